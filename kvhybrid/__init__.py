@@ -1,0 +1,1 @@
+"""A research framework for the KV caches of hybrid models."""

@@ -1,0 +1,39 @@
+"""What the cache manager hands out: block ids per group, and prefix hits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kvhybrid.managers.arrays import IntArray
+
+
+@dataclass(frozen=True)
+class KVCacheBlocks:
+    """Block ids, one array per group; 0 is the null block."""
+
+    ids: tuple[IntArray, ...]
+
+    def get_block_ids(self) -> tuple[list[int], ...]:
+        return tuple(row.tolist() for row in self.ids)
+
+
+@dataclass(frozen=True)
+class PrefixHit(KVCacheBlocks):
+    """The longest prefix from which every group can resume. Nothing is held yet."""
+
+    num_tokens: int
+    junction: int
+    """How far the group searched first could have gone beyond the hit, 0 where no further."""
+    own_tokens: tuple[int, ...]
+    """Per group, the longest prefix that it alone could have given."""
+    cut_by: int | None
+    """The group that cut the hit below what the others could give, where one did."""
+
+
+class ComputedBlocks(NamedTuple):
+    """A look-up's answer, to be handed to ``allocate_slots``."""
+
+    blocks: PrefixHit
+    num_tokens: int
+    junction: int

@@ -1,0 +1,61 @@
+"""Prefix keys: a chain of SHA-256 over a request's tokens."""
+
+from __future__ import annotations
+
+from array import array
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvhybrid.request import Request
+
+ROOT = sha256(b"kvhybrid prefix").digest()
+"""The parent of every first unit."""
+
+
+class PrefixHasher:
+    """Gives every full unit of ``unit`` tokens a key that stands for the whole prefix up to its end.
+
+    A key is the SHA-256 of its parent, the unit's token ids and its extra keys: the LoRA adapter in every
+    unit, the media whose placeholder tokens it covers, and the salt in the first, from where the chain carries
+    it on. Equal keys mean equal prefixes under equal conditions.
+    """
+
+    def __init__(self, unit: int) -> None:
+        self.unit = unit
+
+    def extend(self, request: Request) -> None:
+        """Append the keys of the units that ``request``'s tokens have filled since the last call."""
+        keys, unit = request.block_hashes, self.unit
+        tokens = request.token_ids
+        done = len(keys)
+        if len(tokens) < (done + 1) * unit:
+            return
+        parent = keys[-1] if keys else ROOT
+        end = len(tokens) // unit * unit
+        raw = memoryview(array("q", tokens[done * unit : end])).cast("B")
+        width = unit * 8
+        if request.lora is None and not request.media and (done or request.cache_salt is None):
+            for at in range(0, len(raw), width):
+                parent = sha256(parent + raw[at : at + width]).digest()
+                keys.append(parent)
+            return
+        for index in range(done, end // unit):
+            at = (index - done) * width
+            parent = sha256(parent + raw[at : at + width] + self.extra_keys(request, index)).digest()
+            keys.append(parent)
+
+    def extra_keys(self, request: Request, index: int) -> bytes:
+        """What besides its tokens decides the content of unit ``index``."""
+        parts: list[tuple[str, ...]] = []
+        if request.lora is not None:
+            parts.append(("lora", request.lora.name, request.lora.path))
+        start, end = index * self.unit, (index + 1) * self.unit
+        parts.extend(
+            ("media", item.content_hash, str(item.start - start))
+            for item in request.media
+            if item.start < end and start < item.start + item.length
+        )
+        if index == 0 and request.cache_salt is not None:
+            parts.append(("salt", request.cache_salt))
+        return repr(parts).encode() if parts else b""

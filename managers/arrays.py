@@ -1,0 +1,19 @@
+"""The integer arrays that blocks and prefix numbers live in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray: TypeAlias = NDArray[np.int32]
+"""Block ids or prefix numbers."""
+
+EMPTY: IntArray = np.zeros(0, np.int32)
+EMPTY.flags.writeable = False
+
+
+def int_array(values: Sequence[int] | IntArray) -> IntArray:
+    return np.asarray(values, np.int32)

@@ -1,0 +1,281 @@
+"""The contract of this folder: one manager per spec, and the generic one that follows the live set alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from kvhybrid.managers.arrays import EMPTY, IntArray
+from kvhybrid.managers.block_pool import BlockPool
+from kvhybrid.managers.residency import Residency
+from kvhybrid.managers.retention import RetainedRequest, Retention
+from kvhybrid.managers.search import LiveSetSearch
+from kvhybrid.managers.table import BlockTable
+from kvhybrid.specs import KVCacheSpec
+
+
+@dataclass(frozen=True)
+class GroupRules:
+    """What a manager is told about its groups and about the cache that they are part of."""
+
+    groups: tuple[int, ...]
+    """Indices of the groups, all of one spec."""
+    block_size: int
+    """Tokens that a block covers over all ranks."""
+    hash_unit: int
+    """Tokens per prefix number."""
+    alignment: int
+    """Hits end on multiples of this many tokens."""
+    sub_block_hits: bool
+    """Hits may end inside a block; ``alignment`` is then the hash unit."""
+    drops: bool
+    """A draft model recomputes the last unit of a hit in these groups, so that unit must be cached too."""
+    retention: Retention
+
+
+class Growth(NamedTuple):
+    """The table entries that a step must fill; pure arithmetic, nothing is taken yet."""
+
+    loaded: IntArray
+    """Entries for tokens that come from outside."""
+    loaded_length: int
+    """Length of the table once those are there."""
+    fresh: IntArray
+    """Entries for the tokens that the step computes, and its look-ahead."""
+    length: int
+    """Length of the table after the step."""
+    copies: int
+    """Blocks for a private copy of a partly filled block: 0 or 1."""
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that each group must take."""
+        return len(self.loaded) + len(self.fresh) + self.copies
+
+
+class SingleTypeKVCacheManager:
+    """Keeps the tables of the groups of one spec, which have the same entries and go in lockstep.
+
+    This class asks the spec's live set for everything and fits any spec. A subclass is a faster search or a
+    special storage and never a change of meaning: this class is its oracle in the tests.
+    """
+
+    def __init__(self, spec: KVCacheSpec, pool: BlockPool, rules: GroupRules) -> None:
+        self.spec = spec
+        self.pool = pool
+        self.rules = rules
+        self.groups = rules.groups
+        self.block_size = rules.block_size
+        self.units_per_block = rules.block_size // rules.hash_unit if spec.cacheable else 1
+        self.margin = self._margin()
+        self.pending_copies: list[list[tuple[int, int]]] = [[] for _ in self.groups]
+        """Per group, (source, target) of page copies that have not run yet; both ends are held for them."""
+        self.keyed_this_step: set[int] = set()
+        """State blocks whose content exists only after the current step."""
+        self.keeps_all = self._keeps_all()
+
+    def _margin(self) -> int:
+        if not self.rules.drops or self.spec.state:
+            return 0
+        fine = self.rules.sub_block_hits and self.spec.sub_block
+        return self.rules.hash_unit if fine else self.block_size
+
+    # ---- look-up
+
+    def search(self, path: IntArray) -> LiveSetSearch:
+        """A search over the prefix whose numbers are ``path``."""
+        residency = Residency(self.pool, self.groups, path, self.units_per_block)
+        return LiveSetSearch(self.spec, residency, self.block_size, self.rules.alignment, self.margin)
+
+    def live_part(self, hit: IntArray, num_tokens: int) -> IntArray:
+        """``hit`` without the entries that nothing reads from ``num_tokens`` on."""
+        live = np.zeros(hit.shape[1], bool)
+        for entries in self.spec.live_blocks(num_tokens, self.block_size):
+            live[entries.start : entries.stop] = True
+        return np.where(live, hit, 0)
+
+    def was_keyed_this_step(self, hit: IntArray) -> bool:
+        """Whether adopting ``hit`` would read a state that the current step has still to write."""
+        return bool(self.keyed_this_step) and not self.keyed_this_step.isdisjoint(hit[:, -1:].ravel().tolist())
+
+    # ---- counting
+
+    def growth(self, table: BlockTable, adopted: int, total: int, main: int, slots: int, loads: bool) -> Growth:
+        """What a step needs that ends at ``main`` tokens and wants ``slots``.
+
+        ``adopted`` is the number of entries of a hit about to be adopted, ``total`` the tokens there before the
+        step, of which some come from outside if ``loads``.
+        """
+        size = self.block_size
+        length = table.length or adopted
+        loaded: IntArray = EMPTY
+        if loads:
+            wanted = self._entries(total)
+            if total % size and not self.spec.state:
+                wanted = np.union1d(wanted, [total // size]).astype(np.int32)
+            loaded = wanted[wanted >= length]
+            length = max(length, -(-total // size))
+        if self.spec.state:
+            wanted = self._entries(main)
+            fresh = wanted[wanted >= length]
+            end = max(length, -(-main // size))
+        else:
+            end = max(length, -(-slots // size))
+            fresh = np.arange(length, end, dtype=np.int32) if end > length else EMPTY
+        return Growth(loaded, length, fresh, end, int(table.tail_to_copy >= 0))
+
+    def most_blocks(self, table: BlockTable, adopted: int, total: int, main: int, full: int, cap: int) -> int:
+        """Blocks per group that the request may need from the pool until all its ``full`` tokens are computed.
+
+        ``cap`` is the most that it ever holds at once; the step in hand ends at ``main``.
+        """
+        size = self.block_size
+        dead = -(-total // size) - self._num_live(total)
+        entries = -(-full // size) - max(table.length or adopted, dead)
+        if self.spec.state:
+            return min(max(entries, 0), 1) + int(-(-full // size) > -(-main // size))
+        return max(0, min(entries, cap))
+
+    def _entries(self, p: int) -> IntArray:
+        parts = [np.arange(r.start, r.stop, dtype=np.int32) for r in self.spec.live_blocks(p, self.block_size)]
+        return np.concatenate(parts) if parts else EMPTY
+
+    def _num_live(self, p: int) -> int:
+        return sum(len(entries) for entries in self.spec.live_blocks(p, self.block_size))
+
+    # ---- the life of a table
+
+    def adopt(self, table: BlockTable, hit: IntArray, hit_tokens: int) -> None:
+        """Make ``hit`` the table's entries and hold its blocks."""
+        table.resize(hit.shape[1])
+        table.ids[:, : hit.shape[1]] = hit
+        table.keyed = hit_tokens // self.block_size
+        for row in hit:
+            self.pool.hold(row[row > 0])
+
+    def extend(
+        self, table: BlockTable, i: int, growth: Growth, loaded: IntArray, fresh: IntArray, hit_tokens: int
+    ) -> IntArray:
+        """Fill the entries of the ``i``-th group with blocks that the pool has given.
+
+        ``fresh`` starts with the block for a private copy where one is due. Returns the entries that this call
+        added for the step's tokens; the copy comes first where it took the place of an adopted block.
+        """
+        table.resize(growth.length)
+        table.ids[i, growth.loaded] = loaded
+        replaced: IntArray = EMPTY
+        if growth.copies:
+            replaced = self._make_private(table, i, fresh[:1], hit_tokens)
+            fresh = fresh[1:]
+        table.ids[i, growth.fresh] = fresh
+        added = table.ids[i, growth.loaded_length : growth.length]
+        return np.concatenate((replaced, added)) if len(replaced) else added
+
+    def _make_private(self, table: BlockTable, i: int, copy: IntArray, hit_tokens: int) -> IntArray:
+        """Let the request write without touching a block that others read: copy-on-write."""
+        target = int(copy[0])
+        if table.tail_to_copy >= 0:
+            source = int(table.ids[i, table.tail_to_copy])
+            self.pool.move_keys(source, target)
+            self.pool.hold(np.array([source], np.int32))
+            self.keyed_this_step.add(target)
+            replaced = EMPTY
+        else:
+            entry = hit_tokens // self.block_size
+            source = int(table.ids[i, entry])
+            table.ids[i, entry] = target
+            self.pool.hold(copy)
+            replaced = copy
+        self.pending_copies[i].append((source, target))
+        return replaced
+
+    def settle(self, table: BlockTable, total: int, main: int) -> None:
+        """All groups are extended: the step goes from ``total`` tokens to ``main``."""
+        table.tail_to_copy = -1
+        table.ends = (total, main)
+
+    def dead(self, table: BlockTable, num_tokens: int) -> list[tuple[int, int]]:
+        """Spans of entries that no token from ``num_tokens`` on reads, the highest first."""
+        end = min(num_tokens // self.block_size, table.length)
+        spans: list[tuple[int, int]] = []
+        start = table.dropped
+        for entries in self.spec.live_blocks(num_tokens, self.block_size):
+            if start < min(entries.start, end):
+                spans.append((start, min(entries.start, end)))
+            start = max(start, entries.stop)
+        if start < end:
+            spans.append((start, end))
+        if spans and spans[0][0] == table.dropped:
+            table.dropped = spans[0][1]
+        return spans[::-1]
+
+    def drop(self, table: BlockTable, i: int, spans: Sequence[tuple[int, int]]) -> None:
+        """Give the blocks of ``spans`` back, the tail first, and leave null entries."""
+        for start, end in spans:
+            gone = table.ids[i, start:end][::-1]
+            self.pool.release(gone[gone > 0])
+            table.ids[i, start:end] = 0
+
+    def release(self, table: BlockTable, i: int) -> None:
+        """Give back what the ``i``-th group holds, the tail first, so that it is reused before the head."""
+        held = table.ids[i, table.dropped : table.length][::-1]
+        self.pool.release(held[held > 0])
+
+    # ---- keys
+
+    def register(self, table: BlockTable, path: IntArray, num_tokens: int, request: RetainedRequest) -> None:
+        """Key the blocks that are full at ``num_tokens``, as far as ``path`` goes and retention wants them."""
+        full = min(num_tokens // self.block_size, len(path) // self.units_per_block)
+        start, table.keyed = table.keyed, max(table.keyed, full)
+        if full <= start:
+            return
+        entries = np.arange(start, full, dtype=np.int32)
+        entries = entries[table.ids[0, start:full] > 0]
+        if len(entries) and not self.keeps_all:
+            entries = entries[self._worth_keeping(entries, request)]
+        self._key(table, path, entries)
+
+    def _key(self, table: BlockTable, path: IntArray, entries: IntArray) -> None:
+        if len(entries):
+            numbers = path[(entries + 1) * self.units_per_block - 1]
+            for i, group in enumerate(self.groups):
+                self.pool.register(group, table.ids[i, entries], numbers)
+
+    def _worth_keeping(self, entries: IntArray, request: RetainedRequest) -> np.ndarray:
+        """Which of ``entries`` some position that retention keeps would read."""
+        first, last = int(entries[0]), int(entries[-1]) + 1
+        size = self.block_size
+        positions = self.rules.retention.positions(
+            request, first * size, last * size, self.rules.alignment, self.block_size if self.margin else 0
+        )
+        wanted = np.zeros(last - first, bool)
+        for p in positions:
+            for span in self._read_at(p):
+                wanted[max(span.start - first, 0) : max(span.stop - first, 0)] = True
+        return wanted[entries - first]
+
+    def _read_at(self, p: int) -> list[range]:
+        """The entries that a hit of ``p`` tokens needs, its margin included."""
+        size = self.block_size
+        if self.spec.state:
+            p = p // size * size
+        spans = list(self.spec.live_blocks(p, size)) if p > 0 else []
+        if self.margin and p >= 0:
+            spans.append(range(p // size, (p + self.margin - 1) // size + 1))
+        return spans
+
+    def _keeps_all(self) -> bool:
+        """Whether retention wants every block of these groups, whatever the request."""
+        retention, spec = self.rules.retention, self.spec
+        if not spec.retained or (retention.dense and spec.state):
+            return True
+        step = self.rules.alignment if retention.interval is None else retention.interval
+        if not step:
+            return False
+        far = 64 * step
+        wanted = {j for p in (far, far + step) for span in self._read_at(p) for j in span}
+        size = self.block_size
+        return wanted.issuperset(range((far + self.margin) // size, (far + step + self.margin) // size))

@@ -1,0 +1,65 @@
+"""Least recently used: blocks are reused in the order in which they became free."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+
+from kvhybrid.managers.arrays import EMPTY, IntArray
+from kvhybrid.managers.eviction.base import ReuseOrder
+
+
+class LRU(ReuseOrder):
+    """A queue of runs: the blocks that one request gave back together stay together.
+
+    Each run has a mark, and every waiting block carries the mark of its run. A block that is adopted loses its
+    mark and is skipped when its run comes up, so taking it out of the middle costs nothing.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self._runs: deque[tuple[int, IntArray]] = deque()
+        self._mark_of = np.zeros(num_blocks, np.int64)
+        self._last_mark = 0
+        self._entries = 0
+
+    def append(self, ids: IntArray) -> None:
+        self._last_mark += 1
+        self._mark_of[ids] = self._last_mark
+        self._runs.append((self._last_mark, ids))
+        self._entries += len(ids)
+        if self._entries > 2 * len(self._mark_of) + 1024:
+            self._drop_stale()
+
+    def remove(self, ids: IntArray) -> None:
+        self._mark_of[ids] = 0
+
+    def pop(self, count: int) -> IntArray:
+        taken: list[IntArray] = []
+        while count:
+            mark, ids = self._runs.popleft()
+            waiting = self._waiting(mark, ids)
+            if len(waiting) > count:
+                self._runs.appendleft((mark, waiting[count:]))
+                self._entries += len(waiting) - count
+                waiting = waiting[:count]
+            self._entries -= len(ids)
+            taken.append(waiting)
+            count -= len(waiting)
+        chosen = taken[0] if len(taken) == 1 else np.concatenate(taken) if taken else EMPTY
+        self._mark_of[chosen] = 0
+        return chosen
+
+    def __iter__(self) -> Iterator[int]:
+        for mark, ids in self._runs:
+            yield from self._waiting(mark, ids).tolist()
+
+    def _waiting(self, mark: int, ids: IntArray) -> IntArray:
+        here = self._mark_of[ids] == mark
+        return ids if here.all() else ids[here]
+
+    def _drop_stale(self) -> None:
+        live = ((mark, self._waiting(mark, ids)) for mark, ids in self._runs)
+        self._runs = deque((mark, ids) for mark, ids in live if len(ids))
+        self._entries = sum(len(ids) for _, ids in self._runs)

@@ -1,0 +1,89 @@
+"""Full attention: one search from the left, and hits that may end inside a block."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvhybrid.managers.arrays import IntArray
+from kvhybrid.managers.base import SingleTypeKVCacheManager
+from kvhybrid.managers.residency import Residency
+from kvhybrid.managers.retention import RetainedRequest
+from kvhybrid.managers.search import LiveSetSearch
+from kvhybrid.managers.table import BlockTable
+
+
+class PrefixSearch(LiveSetSearch):
+    """A miss ends every longer hit, so the covered length is found once and then only cut.
+
+    Where hits may end inside a block, the first block that is not cached whole is tried at every unit inside it,
+    the longest first: a block keyed under a partial prefix covers that prefix.
+    """
+
+    def __init__(self, manager: FullAttentionManager, path: IntArray) -> None:
+        residency = Residency(manager.pool, manager.groups, path, manager.units_per_block)
+        super().__init__(manager.spec, residency, manager.block_size, manager.rules.alignment, manager.margin)
+        self.manager = manager
+        self.path = path
+        self._covered = -1
+        self._tail: IntArray | None = None
+
+    def at_most(self, limit: int) -> int:
+        if self._covered < 0:
+            self._covered = self._cover(limit + self.margin)
+        p = min(limit, self._covered - self.margin)
+        return max(p - p % self.alignment, 0)
+
+    def _cover(self, limit: int) -> int:
+        """How many tokens, up to ``limit``, are cached from the start."""
+        size = self.block_size
+        full = self.residency.first_missing(0, min(limit // size, self.residency.num_entries))
+        if self.alignment >= size:
+            return full * size
+        unit = self.manager.rules.hash_unit
+        first = full * self.manager.units_per_block
+        last = min(first + self.manager.units_per_block - 1, limit // unit, len(self.path))
+        if last <= first:
+            return full * size
+        found = self.manager.pool.index[np.array(self.manager.groups)[:, None], self.path[first:last]]
+        inside = np.flatnonzero((found > 0).all(axis=0))
+        if not len(inside):
+            return full * size
+        self._tail = found[:, inside[-1]]
+        return (first + int(inside[-1]) + 1) * unit
+
+    def blocks(self, p: int) -> IntArray:
+        entries = -(-p // self.block_size)
+        whole = min(entries, self._covered // self.block_size)
+        if whole == entries:
+            return self.residency.blocks(0, entries)
+        assert self._tail is not None
+        tail = self._tail[:, None]
+        return np.concatenate((self.residency.blocks(0, whole), tail), axis=1) if whole else tail
+
+
+class FullAttentionManager(SingleTypeKVCacheManager):
+    """Groups whose every token is read again: nothing dies before the request ends."""
+
+    def search(self, path: IntArray) -> LiveSetSearch:
+        return PrefixSearch(self, path)
+
+    def dead(self, table: BlockTable, num_tokens: int) -> list[tuple[int, int]]:
+        return []
+
+    def register(self, table: BlockTable, path: IntArray, num_tokens: int, request: RetainedRequest) -> None:
+        super().register(table, path, num_tokens, request)
+        if self.rules.sub_block_hits and self.units_per_block > 1 and not table.tail_keyed:
+            self._register_tail(table, path, num_tokens, request)
+
+    def _register_tail(self, table: BlockTable, path: IntArray, num_tokens: int, request: RetainedRequest) -> None:
+        """Key the block in which the prompt's last whole unit ends, so that a resend can start from there."""
+        unit = self.rules.hash_unit
+        usable = request.num_prompt_tokens - (0 if self.margin else 1)
+        units = min(usable // unit, len(path))
+        if not units or units * unit > num_tokens:
+            return
+        table.tail_keyed = True
+        if units % self.units_per_block:
+            entry = units * unit // self.block_size
+            for i, group in enumerate(self.groups):
+                self.pool.register_shorter(group, int(table.ids[i, entry]), int(path[units - 1]))

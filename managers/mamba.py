@@ -1,0 +1,88 @@
+"""Recurrent states: a request holds the state that it starts from and the one that it ends on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvhybrid.managers.arrays import IntArray
+from kvhybrid.managers.base import GroupRules
+from kvhybrid.managers.block_pool import BlockPool
+from kvhybrid.managers.residency import Residency
+from kvhybrid.managers.retention import RetainedRequest
+from kvhybrid.managers.search import LiveSetSearch
+from kvhybrid.managers.suffix import SuffixManager
+from kvhybrid.managers.table import BlockTable
+from kvhybrid.specs import MambaSpec
+
+
+class StateSearch(LiveSetSearch):
+    """A hit needs one block: the state at its end. It is looked for from the right."""
+
+    def __init__(self, manager: MambaManager, path: IntArray) -> None:
+        self.unit = manager.rules.hash_unit if manager.rules.sub_block_hits else manager.block_size
+        stride = self.unit // manager.rules.hash_unit
+        residency = Residency(manager.pool, manager.groups, path, stride)
+        super().__init__(manager.spec, residency, manager.block_size, manager.rules.alignment, 0)
+
+    def at_most(self, limit: int) -> int:
+        end = min(limit // self.unit, self.residency.num_entries)
+        return (self.residency.last_present(end, max(self.alignment // self.unit, 1)) + 1) * self.unit
+
+    def blocks(self, p: int) -> IntArray:
+        table = np.zeros((self.residency.num_groups, -(-p // self.block_size)), np.int32)
+        if p:
+            at = p // self.unit
+            table[:, -1:] = self.residency.blocks(at - 1, at)
+        return table
+
+
+class MambaManager(SuffixManager):
+    """Groups of a state. A state may be keyed only where a step ended on it."""
+
+    spec: MambaSpec
+
+    def __init__(self, spec: MambaSpec, pool: BlockPool, rules: GroupRules) -> None:
+        super().__init__(spec, pool, rules)
+
+    def search(self, path: IntArray) -> LiveSetSearch:
+        return StateSearch(self, path)
+
+    def register(self, table: BlockTable, path: IntArray, num_tokens: int, request: RetainedRequest) -> None:
+        size = self.block_size
+        full = min(num_tokens // size, len(path) // self.units_per_block)
+        start, table.keyed = table.keyed, max(table.keyed, full)
+        ends = {end // size - 1 for end in table.ends if end and end % size == 0}
+        entries = np.array(sorted(j for j in ends if start <= j < full and table.ids[0, j]), np.int32)
+        if len(entries) and not self.keeps_all:
+            entries = entries[self._worth_keeping(entries, request)]
+        self._key_states(table, path, entries, entries * self.units_per_block + self.units_per_block)
+        if self.rules.sub_block_hits:
+            self._register_tail(table, path, num_tokens, request)
+
+    def _key_states(self, table: BlockTable, path: IntArray, entries: IntArray, units: IntArray) -> None:
+        if not len(entries):
+            return
+        for i, group in enumerate(self.groups):
+            ids = table.ids[i, entries]
+            self.pool.drop_keys(ids)
+            self.pool.register(group, ids, path[units - 1])
+            self.keyed_this_step.update(ids.tolist())
+
+    def _register_tail(self, table: BlockTable, path: IntArray, num_tokens: int, request: RetainedRequest) -> None:
+        """Key the state at the prompt's last whole unit, if a step ended there; a copy keeps it."""
+        unit = self.rules.hash_unit
+        usable = (
+            request.num_prompt_tokens // unit - 1
+            if self.rules.retention.draft
+            else (request.num_prompt_tokens - 1) // unit
+        )
+        if num_tokens != usable * unit or not usable or table.ends[1] != num_tokens:
+            return
+        entry = (num_tokens - 1) // self.block_size
+        if not table.ids[0, entry] or self.pool.number_of[table.ids[0, entry]] == path[usable - 1]:
+            return
+        at = np.array([entry], np.int32)
+        self._key_states(table, path, at, np.array([usable], np.int32))
+        if num_tokens % self.block_size:
+            table.tail_to_copy = entry
+            table.keyed = entry

@@ -1,0 +1,58 @@
+"""The search for the longest prefix from which a manager's groups can resume."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvhybrid.managers.arrays import IntArray
+from kvhybrid.managers.residency import Residency
+from kvhybrid.specs import KVCacheSpec
+
+
+class LiveSetSearch:
+    """Works for any spec, from its live set alone.
+
+    A request can resume at ``p`` when cached blocks cover ``live(p)`` and the ``margin`` tokens above ``p``. A
+    missing block rules out every ``p`` that reads it, down to where it is written anew, so candidates only move
+    down and each block is looked at once.
+    """
+
+    def __init__(
+        self, spec: KVCacheSpec, residency: Residency, block_size: int, alignment: int, margin: int
+    ) -> None:
+        self.spec = spec
+        self.residency = residency
+        self.block_size = block_size
+        self.alignment = alignment
+        self.margin = margin
+
+    def at_most(self, limit: int) -> int:
+        """The longest aligned ``p <= limit`` from which every group of the manager can resume."""
+        size, margin = self.block_size, self.margin
+        p = min(limit, self.residency.num_entries * size - margin)
+        while True:
+            p -= p % self.alignment
+            if p <= 0:
+                return 0
+            missing = self._highest_missing(p)
+            if missing < 0:
+                return p
+            p = missing * size - margin
+
+    def _highest_missing(self, p: int) -> int:
+        ranges = list(self.spec.live_blocks(p, self.block_size))
+        if self.margin:
+            ranges.append(range(p // self.block_size, (p + self.margin - 1) // self.block_size + 1))
+        return max((self.residency.last_missing(r.start, r.stop) for r in ranges), default=-1)
+
+    def blocks(self, p: int) -> IntArray:
+        """The table entries for a hit of ``p`` tokens, one row per group, null where nothing is read."""
+        num_groups = self.residency.num_groups
+        table = np.zeros((num_groups, -(-p // self.block_size)), np.int32)
+        for entries in self.spec.live_blocks(p, self.block_size):
+            table[:, entries.start : entries.stop] = self.residency.blocks(entries.start, entries.stop)
+        return table
+
+    def reads_any(self, p: int) -> bool:
+        """Whether a hit of ``p`` tokens needs a block at all."""
+        return any(len(entries) for entries in self.spec.live_blocks(p, self.block_size))

@@ -1,0 +1,51 @@
+"""The blocks that one request holds in the groups of one manager."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvhybrid.managers.arrays import IntArray
+
+
+class BlockTable:
+    """One row per group; all rows have real blocks and null entries (0) at the same places.
+
+    Entry ``j`` stands for the tokens ``[j · B, (j + 1) · B)``.
+    """
+
+    __slots__ = ("dropped", "ends", "ids", "keyed", "length", "tail_keyed", "tail_to_copy")
+
+    def __init__(self, num_groups: int) -> None:
+        self.ids: IntArray = np.zeros((num_groups, 0), np.int32)
+        self.length = 0
+        """Entries in use."""
+        self.keyed = 0
+        """Entries below this have been keyed, or passed over for good."""
+        self.dropped = 0
+        """Entries below this are null and stay so; above it there may be null entries too."""
+        self.tail_keyed = False
+        """Whether the prompt's last partial block has got its key."""
+        self.tail_to_copy = -1
+        """A state's entry whose key must move to a copy before the request overwrites it; -1 for none."""
+        self.ends: tuple[int, int] = (0, 0)
+        """Where the last step began and ended, in tokens: a state that is still held stands for one of them."""
+
+    def resize(self, length: int) -> None:
+        """Have ``length`` entries, the added ones null."""
+        if length > self.ids.shape[1]:
+            grown = np.zeros((self.ids.shape[0], length + 8 + length // 8), np.int32)
+            grown[:, : self.length] = self.ids[:, : self.length]
+            self.ids = grown
+        self.length = max(self.length, length)
+
+    def row(self, i: int) -> IntArray:
+        """The entries of the ``i``-th group of the manager."""
+        return self.ids[i, : self.length]
+
+    def copy(self) -> BlockTable:
+        """A snapshot, to go back to when a step fails."""
+        twin = BlockTable(0)
+        for name in self.__slots__:
+            setattr(twin, name, getattr(self, name))
+        twin.ids = self.ids.copy()
+        return twin

@@ -1,0 +1,176 @@
+"""The contract of this folder: what a layer keeps, told by its live set and its page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import ClassVar, Literal
+
+from kvhybrid.specs.dtypes import dtype_bytes
+
+
+@dataclass(frozen=True)
+class PagePart:
+    """One array inside a layer's page, e.g. the keys of a block: its name, shape and dtype."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def num_bytes(self) -> int:
+        return prod(self.shape) * dtype_bytes(self.dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KVCacheSpec:
+    """What one layer keeps of a sequence, in blocks of ``block_size`` tokens.
+
+    A new kind is a frozen dataclass with two answers: `live`, the earlier positions that a token still reads,
+    and `page_parts`, the arrays of one block. Everything that a cache manager decides follows from them and
+    from the class properties below.
+
+    Two laws bind ``live``: every position lies below ``p``; and a position once dead stays dead, that is, if
+    ``j`` is in ``live(p)`` and ``j < q < p`` then ``j`` is in ``live(q)``. ``kvhybrid check-spec`` tests both.
+    """
+
+    block_size: int
+    """Tokens per block."""
+    padded_page_bytes: int | None = None
+    """Bytes of a page where planning has padded it to another group's size."""
+
+    kind: ClassVar[str] = ""
+    """The name under which the spec is registered."""
+    state: ClassVar[bool] = False
+    """A step writes only its end, in place: what is kept is one state and not a row of tokens."""
+    cacheable: ClassVar[bool] = True
+    """Whether blocks may get a key and be hit by later requests."""
+    source: ClassVar[Literal["decoder", "encoder"]] = "decoder"
+    """Whose tokens the blocks hold. Encoder blocks are sized once, when the request is admitted."""
+    retained: ClassVar[bool] = False
+    """Whether a retention policy may thin out what is kept for later requests."""
+    prefix: ClassVar[bool] = False
+    """``live(p)`` is all of ``[0, p)``: a miss ends every longer hit, so such groups are searched first."""
+    sub_block: ClassVar[bool] = False
+    """A hit may end inside a block of this spec; the reader then gets a copy of that block."""
+    sharded: ClassVar[bool] = True
+    """Context parallelism splits a block's tokens over ranks, so that a block covers more of them."""
+    context_parallel: ClassVar[bool] = False
+    """May run under context parallelism at all, sharded or as a whole on every rank."""
+
+    def __post_init__(self) -> None:
+        if self.block_size < 1:
+            raise ValueError(f"{type(self).__name__}: block_size must be at least 1, found {self.block_size}")
+        if self.padded_page_bytes is not None and self.padded_page_bytes < self.unpadded_page_bytes:
+            raise ValueError(
+                f"{type(self).__name__}: padded_page_bytes {self.padded_page_bytes} is less than "
+                f"the {self.unpadded_page_bytes} bytes of the page itself"
+            )
+
+    def live(self, p: int) -> tuple[range, ...]:
+        """The positions that the token at position ``p`` reads: disjoint ascending ranges below ``p``."""
+        raise NotImplementedError
+
+    def page_parts(self) -> tuple[PagePart, ...]:
+        """The arrays that make up one block of one layer, in the order in which they lie in the page."""
+        raise NotImplementedError
+
+    @property
+    def unpadded_page_bytes(self) -> int:
+        return sum(part.num_bytes for part in self.page_parts())
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one block of one layer."""
+        return self.padded_page_bytes or self.unpadded_page_bytes
+
+    def live_blocks(self, p: int, block_size: int | None = None) -> Iterator[range]:
+        """The block indices that `live` touches at ``p``: disjoint ascending ranges."""
+        size = block_size or self.block_size
+        end = 0
+        for part in self.live(p):
+            if len(part):
+                start = max(end, part.start // size)
+                end = (part.stop - 1) // size + 1
+                if start < end:
+                    yield range(start, end)
+
+    def step_blocks(self, n: int, m: int, block_size: int | None = None) -> int:
+        """How many blocks a step from ``n`` to ``m`` tokens touches: what it reads and what it writes."""
+        size = block_size or self.block_size
+        touched = {j for blocks in self.live_blocks(n, size) for j in blocks}
+        if self.state:
+            touched.update(j for blocks in self.live_blocks(m, size) for j in blocks)
+        else:
+            touched.update(range(n // size, -(-m // size)))
+        return len(touched)
+
+    def admission_blocks(
+        self, max_in_flight_tokens: int, max_model_len: int, block_size: int | None = None
+    ) -> int:
+        """The most blocks that one request of ``max_model_len`` tokens ever holds at once.
+
+        Start-up sizing and the run-time gate both call this, so that they cannot disagree (vllm#39734). Here it
+        is found by trying every step; a built-in spec has a formula that the tests compare with this.
+        """
+        return _most_blocks(self, max_in_flight_tokens, max_model_len, block_size or self.block_size)
+
+
+@lru_cache(maxsize=256)
+def _most_blocks(spec: KVCacheSpec, in_flight: int, max_len: int, block_size: int) -> int:
+    if spec.state:
+        return _most_state_blocks(spec, max(in_flight, 1), max_len, block_size)
+    return max(
+        (
+            spec.step_blocks(n, min(n + max(in_flight, 1), max_len), block_size)
+            for n in range(max(max_len - in_flight, 0) + 1)
+        ),
+        default=0,
+    )
+
+
+def _most_state_blocks(spec: KVCacheSpec, in_flight: int, max_len: int, block_size: int) -> int:
+    """As `_most_blocks`, but over steps of every length: a step writes its end alone, so that a short one may
+    touch more blocks than a long one."""
+    kept = [{j for blocks in spec.live_blocks(p, block_size) for j in blocks} for p in range(max_len + 1)]
+    bound = min(2 * max(map(len, kept)), -(-max_len // block_size))
+    most = 0
+    for n in range(max_len):
+        for m in range(n + 1, min(n + in_flight, max_len) + 1):
+            most = max(most, len(kept[n] | kept[m]))
+            if most == bound:
+                return most
+    return most
+
+
+class SuffixSpec(KVCacheSpec):
+    """A spec whose live set is one range that ends at ``p``: ``[first(p), p)``, ``first`` never decreasing."""
+
+    def first(self, p: int) -> int:
+        """The lowest position that the token at ``p`` reads."""
+        raise NotImplementedError
+
+    def live(self, p: int) -> tuple[range, ...]:
+        return (range(self.first(p), p),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionSpec(KVCacheSpec):
+    """Keys and values of every token in the block."""
+
+    num_kv_heads: int = 1
+    head_size: int = 1
+    head_size_v: int | None = None
+    """Size of a value head, where it differs from a key head."""
+    dtype: str = "bfloat16"
+
+    def page_parts(self) -> tuple[PagePart, ...]:
+        """Keys ``k_BHD`` and values ``v_BHD`` (B tokens, H key/value heads, D head size)."""
+        value_size = self.head_size if self.head_size_v is None else self.head_size_v
+        shape = (self.block_size, self.num_kv_heads)
+        return (
+            PagePart("k", (*shape, self.head_size), self.dtype),
+            PagePart("v", (*shape, value_size), self.dtype),
+        )

@@ -1,0 +1,70 @@
+"""Mamba and other recurrent layers: one state stands for everything before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kvhybrid.specs.base import PagePart, SuffixSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class MambaSpec(SuffixSpec):
+    """``live(p) = [p - 1, p)``: the state after token ``p - 1``, which lies in that token's block.
+
+    Block ``j`` holds the state after a token inside it; at a block's end the state can be kept for others.
+    """
+
+    shapes: tuple[tuple[int, ...], ...] = ((1,),)
+    """Shapes of the state's arrays, e.g. conv ``(channels, width - 1)`` and ssm ``(channels, state)``."""
+    dtypes: tuple[str, ...] = ("float32",)
+    names: tuple[str, ...] = ()
+    """Names of the arrays; ``state0``, ``state1``, … where not given."""
+
+    kind: ClassVar[str] = "mamba"
+    state: ClassVar[bool] = True
+    retained: ClassVar[bool] = True
+    sub_block: ClassVar[bool] = True
+    sharded: ClassVar[bool] = False
+    context_parallel: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.shapes) != len(self.dtypes) or (self.names and len(self.names) != len(self.shapes)):
+            raise ValueError(
+                f"{type(self).__name__}: {len(self.shapes)} shapes, {len(self.dtypes)} dtypes and "
+                f"{len(self.names)} names; there must be as many of each"
+            )
+
+    def first(self, p: int) -> int:
+        return max(0, p - 1)
+
+    def page_parts(self) -> tuple[PagePart, ...]:
+        names = self.names or tuple(f"state{i}" for i in range(len(self.shapes)))
+        return tuple(PagePart(*part) for part in zip(names, self.shapes, self.dtypes, strict=True))
+
+    def admission_blocks(
+        self, max_in_flight_tokens: int, max_model_len: int, block_size: int | None = None
+    ) -> int:
+        """2: the state that a step starts from and the one that it ends on, where they can be two blocks."""
+        return min(2, -(-max_model_len // (block_size or self.block_size)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateStateSpec(MambaSpec):
+    """A recurrent state that nobody else may resume from: kept for one request, no prefix caching.
+
+    Planning gives it one block that covers the longest request, so that a request holds exactly one state.
+    """
+
+    kind: ClassVar[str] = "private_state"
+    state: ClassVar[bool] = False
+    cacheable: ClassVar[bool] = False
+    retained: ClassVar[bool] = False
+    sub_block: ClassVar[bool] = False
+
+    def admission_blocks(
+        self, max_in_flight_tokens: int, max_model_len: int, block_size: int | None = None
+    ) -> int:
+        """``⌈L / B⌉``: no cap, since planning makes the block as long as the longest request."""
+        return -(-max_model_len // (block_size or self.block_size))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kvhybrid.managers.arrays import IntArray
+from kvhybrid.miss_causes import MissCauses
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class PrefixHit(KVCacheBlocks):
     """Per group, the longest prefix that it alone could have given."""
     cut_by: int | None
     """The group that cut the hit below what the others could give, where one did."""
+    causes: tuple[MissCauses, ...] | None = None
+    """Per group, where the tokens went that were not hit, when misses are tracked."""
 
 
 class ComputedBlocks(NamedTuple):

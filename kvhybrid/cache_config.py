@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import gcd, lcm
 
 from kvhybrid.specs import KVCacheSpec
+
+
+class CacheConfigError(ValueError):
+    """A cache configuration that cannot work."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +22,8 @@ class KVCacheGroup:
     layers: tuple[str, ...] = ()
     draft: bool = False
     """A draft model (EAGLE) reads this group: its hits drop their last unit, which the draft recomputes."""
+    private_blocks: int | None = None
+    """Blocks of a pool of the group's own, its null block included, where it does not share the common one."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +46,60 @@ class KVCacheConfig:
     def block_sizes(self) -> tuple[int, ...]:
         return tuple(self.block_size_of(group.spec) for group in self.groups)
 
-    @property
+    def lockstep(self) -> tuple[tuple[int, ...], ...]:
+        """The indices of the groups that one manager keeps together: equal specs on the same pool."""
+        together: dict[object, list[int]] = {}
+        for g, group in enumerate(self.groups):
+            key = (group.spec, g if group.private_blocks else None)
+            together.setdefault(key, []).append(g)
+        return tuple(tuple(members) for members in together.values())
+
+    @cached_property
     def scheduler_block_size(self) -> int:
         """The least common multiple of the groups' block sizes: where all of them have a boundary."""
         return lcm(*self.block_sizes)
 
-    @property
+    @cached_property
     def hash_unit(self) -> int:
         """Tokens per prefix key."""
         cacheable = [self.block_size_of(g.spec) for g in self.groups if g.spec.cacheable]
         return self.hash_block_size or gcd(*(cacheable or self.block_sizes))
+
+    def check(self, enable_caching: bool, retention_interval: int | None) -> None:
+        """Refuse what cannot work, naming the key, what was found and what is accepted."""
+        if not self.groups:
+            raise CacheConfigError("groups: a cache needs at least one group, found none")
+        for group in self.groups:
+            if self.context_parallel > 1 and not group.spec.context_parallel:
+                raise CacheConfigError(
+                    f"group {group.name!r}: a {group.spec.kind} group cannot run under context parallelism "
+                    f"(context_parallel = {self.context_parallel})"
+                )
+            if enable_caching and not group.spec.cacheable and group.spec.source == "decoder":
+                raise CacheConfigError(
+                    f"group {group.name!r}: a {group.spec.kind} group cannot be resumed from a prefix; "
+                    "turn prefix caching off or use another spec"
+                )
+        if enable_caching:
+            self._check_hash_unit()
+            self._check_retention(retention_interval)
+
+    def _check_hash_unit(self) -> None:
+        cacheable = [group for group in self.groups if group.spec.cacheable]
+        if not cacheable:
+            raise CacheConfigError("prefix caching needs a group that can be cached; turn it off for this model")
+        unit, alone = self.hash_unit, len(self.groups) == 1
+        for group in cacheable:
+            size = self.block_size_of(group.spec)
+            if size % unit or (alone and size != unit):
+                raise CacheConfigError(
+                    f"hash_block_size = {unit} must {'equal' if alone else 'divide'} the block size "
+                    f"of group {group.name!r}, {size}"
+                )
+
+    def _check_retention(self, interval: int | None) -> None:
+        common = self.scheduler_block_size
+        if interval is not None and (interval < 0 or interval % common):
+            raise CacheConfigError(
+                f"retention_interval = {interval} must be 0 or a multiple of the common block size {common}"
+            )

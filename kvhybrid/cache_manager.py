@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 
-from kvhybrid.blocks import ComputedBlocks, KVCacheBlocks
-from kvhybrid.cache_config import KVCacheConfig
-from kvhybrid.coordinator import CacheConfigError, RequestTables, Step, get_kv_cache_coordinator
+from kvhybrid.blocks import ComputedBlocks, KVCacheBlocks, PrefixHit
+from kvhybrid.cache_config import CacheConfigError, KVCacheConfig
+from kvhybrid.coordinators import get_kv_cache_coordinator
+from kvhybrid.coordinators.step import RequestTables, Step
+from kvhybrid.counters import CacheCounters
+from kvhybrid.events import CacheEvent, EventLog
 from kvhybrid.hashing import PrefixHasher
-from kvhybrid.managers.arrays import EMPTY, IntArray
+from kvhybrid.managers.arrays import IntArray
+from kvhybrid.managers.base import Growth
 from kvhybrid.managers.block_pool import BlockPool
+from kvhybrid.managers.observer import PoolObserver
 from kvhybrid.managers.prefix_index import PrefixPath
 from kvhybrid.managers.table import BlockTable
+from kvhybrid.miss_causes import MissCauses
+from kvhybrid.misses import MissLedger
 from kvhybrid.request import Request, RequestStatus
+from kvhybrid.residency import ResidencyMeter
 from kvhybrid.stats import CacheStats, GroupStats
+
+
+class ManagerError(RuntimeError):
+    """A single-type manager raised in the middle of a step; the step was rolled back."""
 
 
 class KVCacheManager:
@@ -35,6 +48,9 @@ class KVCacheManager:
         watermark: float = 0.0,
         retention_interval: int | None = None,
         eviction: str = "lru",
+        track_misses: bool = False,
+        record_events: bool = False,
+        residency_clock: Callable[[], float] | None = None,
     ) -> None:
         """
         Args:
@@ -45,11 +61,18 @@ class KVCacheManager:
             retention_interval: None keeps every reusable window tail and state, 0 those of the latest position,
                 N those of every N tokens as well.
             eviction: Name of the order of reuse.
+            track_misses: Name the cause of every token that was not hit.
+            record_events: Collect cache events for `take_events`.
+            residency_clock: Measure how long blocks live, with this clock.
+
+        Raises:
+            CacheConfigError: The configuration cannot work.
         """
         if not 0.0 <= watermark < 1.0:
             raise CacheConfigError(f"watermark = {watermark} must lie in [0, 1)")
         if max_model_len < 1:
             raise CacheConfigError(f"max_model_len = {max_model_len} must be at least 1")
+        config.check(enable_caching, retention_interval)
         self.config = config
         self.max_model_len = max_model_len
         self.enable_caching = enable_caching
@@ -65,8 +88,25 @@ class KVCacheManager:
         self.block_pool: BlockPool = self.coordinator.pool
         self.hasher = PrefixHasher(config.hash_unit) if enable_caching else None
         self.empty_hit = self.coordinator.no_hit()
-        self.empty_blocks = KVCacheBlocks((EMPTY,) * len(config.groups))
-        self._refusals = 0
+        self.counters = CacheCounters(len(config.groups))
+        self.events: EventLog | None = None
+        self.residency: ResidencyMeter | None = None
+        self._observe(track_misses and enable_caching, record_events, residency_clock)
+
+    def _observe(self, misses: bool, events: bool, clock: Callable[[], float] | None) -> None:
+        coordinator, groups = self.coordinator, len(self.config.groups)
+        observers: list[PoolObserver] = []
+        if misses:
+            coordinator.ledger = MissLedger(groups)
+            observers.append(coordinator.ledger)
+        if events and self.hasher:
+            self.events = EventLog(self.config, coordinator.index, self.hasher)
+            observers.append(self.events)
+        if clock:
+            self.residency = ResidencyMeter(self.block_pool, groups, clock)
+            self.block_pool.observers = (self.residency,)
+        for pool in coordinator.pools:
+            pool.observers = (*pool.observers, *observers)
 
     @property
     def usage(self) -> float:
@@ -87,7 +127,19 @@ class KVCacheManager:
         if not self.enable_caching or request.skip_reading_prefix_cache:
             return ComputedBlocks(self.empty_hit, 0, 0)
         hit = self.coordinator.find_longest_cache_hit(request, request.num_tokens - 1)
+        if self.coordinator.ledger is not None:
+            hit = replace(hit, causes=self._miss_causes(request, hit))
         return ComputedBlocks(hit, hit.num_tokens, hit.junction)
+
+    def _miss_causes(self, request: Request, hit: PrefixHit) -> tuple[MissCauses, ...]:
+        coordinator, ledger = self.coordinator, self.coordinator.ledger
+        assert ledger is not None
+        numbers = coordinator.numbers(request)
+        by_manager = [
+            ledger.causes(m, numbers, request.num_tokens, hit.num_tokens, hit.own_tokens[m.groups[0]])
+            for m in coordinator.managers
+        ]
+        return tuple(by_manager[c] for c, _ in coordinator.place)
 
     def allocate_slots(
         self,
@@ -147,26 +199,51 @@ class KVCacheManager:
         if not held and num_new_computed_tokens and new_computed_blocks is not None:
             hits = coordinator.live_hits(new_computed_blocks, step)
             if any(m.was_keyed_this_step(hit) for m, hit in zip(coordinator.managers, hits, strict=True)):
-                return self._refused()
+                return self._refused("state_not_ready")
 
         growths = coordinator.growths(tables, hits, step)
-        to_hold = coordinator.blocks_to_hold(hits) if hits else 0
         waiting = request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
         watermark = self.watermark_blocks if has_scheduled_reqs and waiting else 0
-        need = coordinator.blocks_needed(growths) + to_hold + watermark
-        if need > self.num_free_blocks - reserved_blocks:
-            return self._refused()
+        if not coordinator.fits(coordinator.demand(growths, hits), watermark + reserved_blocks):
+            return self._refused("no_blocks")
         if full_sequence_must_fit:
             full = min(request.num_tokens, self.max_model_len)
-            most = coordinator.most_blocks(tables, hits, step, full)
-            if most + to_hold + watermark > self.num_free_blocks:
-                return self._refused()
+            if not coordinator.fits(coordinator.demand_to_the_end(tables, hits, step, full), watermark):
+                return self._refused("whole_request")
+        upto = 0 if delay_cache_blocks else min(step.main, request.num_tokens)
+        return self._commit(request, tables, new_computed_blocks, hits, growths, step, upto)
 
-        if held is None:
-            held = self._admit(request, tables, new_computed_blocks, num_new_computed_tokens)
-        added = coordinator.commit(held, hits, growths, step)
-        if self.enable_caching and not delay_cache_blocks:
-            coordinator.cache_blocks(held, request, min(step.main, request.num_tokens))
+    def _commit(
+        self,
+        request: Request,
+        tables: list[BlockTable],
+        hit: KVCacheBlocks | None,
+        hits: list[IntArray] | None,
+        growths: list[Growth],
+        step: Step,
+        keyed_upto: int,
+    ) -> KVCacheBlocks:
+        """Carry out what was counted; a manager that raises leaves everything as it was before the step."""
+        coordinator = self.coordinator
+        held = coordinator.tables.get(request.request_id)
+        before = coordinator.snapshot(held)
+        admitted = held is None
+        try:
+            if held is None:
+                request.path = request.path or PrefixPath()
+                held = coordinator.tables[request.request_id] = RequestTables(tables, request.path)
+            added = coordinator.commit(held, hits, growths, step)
+            if keyed_upto:
+                self.cache_blocks(request, keyed_upto)
+        except Exception as error:
+            coordinator.roll_back(request.request_id, before)
+            kinds = ", ".join(sorted({f"{type(m).__name__} ({m.spec.kind})" for m in coordinator.managers}))
+            raise ManagerError(
+                f"request {request.request_id!r}: one of the managers {kinds} raised "
+                f"{type(error).__name__}: {error}; step {step} was rolled back"
+            ) from error
+        if admitted:
+            self.counters.admitted(request.num_tokens, step.hit_tokens, hit)
         return added
 
     def _step(self, request: Request, new: int, adopted: int, external: int, lookahead: int, encoder: int) -> Step:
@@ -182,27 +259,18 @@ class KVCacheManager:
             encoder=encoder,
         )
 
-    def _refused(self) -> KVCacheBlocks | None:
-        self._refusals += 1
+    def _refused(self, reason: str) -> KVCacheBlocks | None:
+        self.counters.refusals[reason] += 1
         return None
-
-    def _admit(
-        self, request: Request, tables: list[BlockTable], hit: KVCacheBlocks | None, hit_tokens: int
-    ) -> RequestTables:
-        held = RequestTables(tables, request.path or PrefixPath())
-        request.path = held.path
-        self.coordinator.tables[request.request_id] = held
-        counters = self.coordinator.counters
-        counters.asked += request.num_tokens
-        counters.hit += hit_tokens
-        counters.own += np.array(getattr(hit, "own_tokens", (hit_tokens,) * len(self.config.groups)))
-        return held
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Key what is full at ``num_computed_tokens``: the end of a load whose keys were delayed."""
         held = self.coordinator.tables.get(request.request_id)
-        if held is not None and self.enable_caching:
-            self.coordinator.cache_blocks(held, request, num_computed_tokens)
+        if held is None or not self.enable_caching:
+            return
+        if self.events is not None:
+            self.events.request = request
+        self.coordinator.cache_blocks(held, request, num_computed_tokens)
 
     def free(self, request: Request) -> None:
         """Give back the blocks of ``request``, each group's tail first. Their keys stay until reuse."""
@@ -221,9 +289,11 @@ class KVCacheManager:
 
     def release_copies(self) -> None:
         """The copies that `take_copies` gave have run."""
-        copies = self.coordinator.pending_copies()
-        self.coordinator.clear_copies()
-        self.coordinator.release_copies(copies)
+        self.coordinator.release_copies()
+
+    def take_events(self) -> list[CacheEvent]:
+        """The cache events since the last call; empty unless they are recorded."""
+        return self.events.take() if self.events is not None else []
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
         """Drop the keys of these blocks; nothing else changes."""
@@ -231,7 +301,10 @@ class KVCacheManager:
 
     def reset_prefix_cache(self) -> bool:
         """Drop every key, if no request holds a block; otherwise do nothing and return False."""
-        return self.block_pool.reset()
+        pools = self.coordinator.pools
+        if any(pool.num_free != pool.num_blocks - 1 for pool in pools):
+            return False
+        return all(pool.reset() for pool in pools)
 
     # ---- looking
 
@@ -239,7 +312,7 @@ class KVCacheManager:
         """The request's block table, one row per group; empty rows where it holds nothing."""
         held = self.coordinator.tables.get(request_id)
         if held is None:
-            return self.empty_blocks.ids
+            return self.empty_hit.ids
         return tuple(held.tables[c].row(i) for c, i in self.coordinator.place)
 
     def get_blocks(self, request_id: str) -> KVCacheBlocks:
@@ -247,30 +320,35 @@ class KVCacheManager:
 
     def stats(self) -> CacheStats:
         """The figures of now, per group and for the pool."""
-        pool, counters = self.block_pool, self.coordinator.counters
-        cached, reusable = pool.count_by_group(len(self.config.groups))
-        live = self._live_blocks()
-        groups = tuple(
-            GroupStats(
-                name=group.name,
-                tokens_asked=counters.asked,
-                tokens_hit=counters.hit,
-                tokens_own_hit=int(counters.own[g]),
-                blocks_live=live[g],
-                blocks_cached=int(cached[g]),
-                blocks_reusable=int(reusable[g]),
-                evictions=int(pool.evictions[g]),
+        coordinator = self.coordinator
+        counts = [pool.count_by_group() for pool in coordinator.pools]
+        groups: list[GroupStats] = []
+        for g, (c, i) in enumerate(coordinator.place):
+            pool = coordinator.pools[coordinator.pool_of[c]]
+            cached, reusable = counts[coordinator.pool_of[c]]
+            groups.append(
+                GroupStats(
+                    name=self.config.groups[g].name,
+                    tokens_asked=self.counters.asked,
+                    tokens_hit=self.counters.hit,
+                    tokens_own_hit=self.counters.own[g],
+                    blocks_live=self._live_blocks(c, i),
+                    blocks_cached=int(cached[g]),
+                    blocks_reusable=int(reusable[g]),
+                    evictions=int(pool.evictions[g]),
+                    misses=self.counters.misses[g] if coordinator.ledger else None,
+                )
             )
-            for g, group in enumerate(self.config.groups)
+        pool = self.block_pool
+        return CacheStats(
+            groups=tuple(groups),
+            num_blocks=pool.num_blocks - 1,
+            blocks_free=pool.num_free,
+            usage=pool.usage,
+            refusals=sum(self.counters.refusals.values()),
         )
-        return CacheStats(groups, pool.num_blocks - 1, pool.num_free, pool.usage, self._refusals)
 
-    def _live_blocks(self) -> list[int]:
-        """Per group, the distinct blocks that requests hold."""
-        held = self.coordinator.tables.values()
-        live: list[int] = []
-        for c, i in self.coordinator.place:
-            rows = [tables.tables[c].row(i) for tables in held]
-            blocks = np.unique(np.concatenate(rows)) if rows else EMPTY
-            live.append(int((blocks > 0).sum()))
-        return live
+    def _live_blocks(self, c: int, i: int) -> int:
+        """The distinct blocks that requests hold in one group."""
+        rows = [held.tables[c].row(i) for held in self.coordinator.tables.values()]
+        return int((np.unique(np.concatenate(rows)) > 0).sum()) if rows else 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvhybrid.miss_causes import MissCauses
+
 
 @dataclass(frozen=True)
 class GroupStats:
@@ -24,6 +26,8 @@ class GroupStats:
     """Blocks with a key that nobody holds: free, and still good for a hit."""
     evictions: int
     """Blocks that lost their key to a new owner."""
+    misses: MissCauses | None = None
+    """Why tokens were not hit, when that is tracked: with the hits they add up to the tokens asked."""
 
     @property
     def hit_rate(self) -> float:
@@ -35,7 +39,7 @@ class GroupStats:
 
     def metrics(self) -> dict[str, float]:
         """``group/<name>/<figure>`` for trackers."""
-        figures = {
+        figures: dict[str, float] = {
             "hit_rate": self.hit_rate,
             "own_hit_rate": self.own_hit_rate,
             "tokens_asked": self.tokens_asked,
@@ -46,6 +50,8 @@ class GroupStats:
             "blocks_reusable": self.blocks_reusable,
             "evictions": self.evictions,
         }
+        if self.misses is not None:
+            figures.update({f"miss/{cause}": tokens for cause, tokens in self.misses.by_name().items()})
         return {f"group/{self.name}/{figure}": value for figure, value in figures.items()}
 
 

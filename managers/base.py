@@ -80,15 +80,36 @@ class SingleTypeKVCacheManager:
     def _margin(self) -> int:
         if not self.rules.drops or self.spec.state:
             return 0
-        fine = self.rules.sub_block_hits and self.spec.sub_block
-        return self.rules.hash_unit if fine else self.block_size
+        return self.granularity
 
     # ---- look-up
 
     def search(self, path: IntArray) -> LiveSetSearch:
         """A search over the prefix whose numbers are ``path``."""
+        return self._search(path, self.rules.alignment, self.margin)
+
+    def loose_search(self, path: IntArray, alignment: int) -> LiveSetSearch:
+        """As `search`, for hits that end on any multiple of ``alignment`` and leave nothing to a draft model."""
+        return self._search(path, alignment, 0)
+
+    def _search(self, path: IntArray, alignment: int, margin: int) -> LiveSetSearch:
         residency = Residency(self.pool, self.groups, path, self.units_per_block)
-        return LiveSetSearch(self.spec, residency, self.block_size, self.rules.alignment, self.margin)
+        return LiveSetSearch(self.spec, residency, self.block_size, alignment, margin)
+
+    @property
+    def granularity(self) -> int:
+        """Tokens between two lengths at which these groups alone could end a hit."""
+        fine = self.rules.sub_block_hits and self.spec.sub_block
+        return self.rules.hash_unit if fine else self.block_size
+
+    def lacking(self, path: IntArray, search: LiveSetSearch, start: int, end: int) -> np.ndarray:
+        """For each length in ``(start, end]`` that a hit could have, the unit of ``path`` whose key it lacked.
+
+        ``search`` is a loose search that found nothing beyond ``start``.
+        """
+        step = self.granularity
+        holes = [search.highest_missing(p) for p in range(start + step, end + 1, step)]
+        return (np.array(holes, np.int64) + 1) * self.units_per_block - 1
 
     def live_part(self, hit: IntArray, num_tokens: int) -> IntArray:
         """``hit`` without the entries that nothing reads from ``num_tokens`` on."""

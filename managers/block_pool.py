@@ -9,6 +9,7 @@ import numpy as np
 from kvhybrid.managers.arrays import EMPTY, IntArray
 from kvhybrid.managers.eviction import ReuseOrder
 from kvhybrid.managers.eviction.lru import LRU
+from kvhybrid.managers.observer import PoolObserver
 
 
 class BlockPoolError(RuntimeError):
@@ -35,12 +36,13 @@ class BlockPool:
         self.refs = np.zeros(num_blocks, np.int32)
         self.number_of = np.zeros(num_blocks, np.int32)
         """The prefix number of the longest key of each block, 0 where it has none."""
-        self.group_of = np.zeros(num_blocks, np.int16)
+        self.group_of = np.zeros(num_blocks, np.int32)
         """The group of the block's keys, where it has any."""
         self.index = np.zeros((num_groups, 1), np.int32)
         self.evictions = np.zeros(num_groups, np.int64)
         """Per group, the blocks that lost their keys to a new owner."""
 
+        self.observers: tuple[PoolObserver, ...] = ()
         self._stack = np.zeros(num_blocks, np.int32)
         self._stacked = 0
         self._next_unused = 1
@@ -73,15 +75,22 @@ class BlockPool:
             self._next_unused += unused
         if cached := count - from_stack - unused:
             reused = self._order.pop(cached)
-            self.evictions += np.bincount(
-                self.group_of[reused[self.number_of[reused] > 0]], minlength=len(self.evictions)
-            )
-            self.drop_keys(reused)
+            self._evict_for_reuse(reused)
             parts.append(reused)
         ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
         self.refs[ids] = 1
         self.num_free -= count
+        for observer in self.observers:
+            observer.taken(ids)
         return ids
+
+    def _evict_for_reuse(self, ids: IntArray) -> None:
+        lost = ids[self.number_of[ids] > 0]
+        groups = self.group_of[lost]
+        self.evictions += np.bincount(groups, minlength=len(self.evictions))
+        for observer in self.observers:
+            observer.evicted(lost, groups)
+        self.drop_keys(lost)
 
     def hold(self, ids: IntArray) -> None:
         """One more reference to each of ``ids``, which are held or cached; a free one leaves the queue."""
@@ -90,6 +99,8 @@ class BlockPool:
         if len(free):
             self._order.remove(free)
             self.num_free -= len(free)
+            for observer in self.observers:
+                observer.held(free)
         self.refs[ids] = refs + 1
 
     def count_free(self, ids: IntArray) -> int:
@@ -110,6 +121,8 @@ class BlockPool:
         if refs.max() > 1:
             ids = ids[refs == 1]
         self.num_free += len(ids)
+        for observer in self.observers:
+            observer.freed(ids)
         keyed = self.number_of[ids] > 0
         if not keyed.all():
             self._push(ids[~keyed])
@@ -154,6 +167,8 @@ class BlockPool:
             row[numbers] = ids
             self.number_of[ids] = numbers
             self.group_of[ids] = group
+            for observer in self.observers:
+                observer.stored(group, numbers)
             return
         for block, number in zip(ids.tolist(), numbers.tolist(), strict=True):
             self._register_one(group, block, number)
@@ -164,6 +179,8 @@ class BlockPool:
         first = int(self.index[group, number])
         if not first:
             self.index[group, number] = block
+            for observer in self.observers:
+                observer.stored(group, np.array([number], np.int32))
         else:
             self._later.setdefault((group, number), []).append(block)
             self._shared[first] = self._shared[block] = True
@@ -192,10 +209,18 @@ class BlockPool:
 
     def move_keys(self, source: int, target: int) -> None:
         """Let ``target``, which has no key, take over the keys of ``source``."""
-        group, numbers = int(self.group_of[source]), self.keys_of(source)
-        self.drop_keys(np.array([source], np.int32))
-        for number in reversed(numbers):
-            self._register_one(group, target, number)
+        group = int(self.group_of[source])
+        for number in self.keys_of(source):
+            if int(self.index[group, number]) == source:
+                self.index[group, number] = target
+            else:
+                later = self._later[group, number]
+                later[later.index(source)] = target
+        self.number_of[target], self.number_of[source] = self.number_of[source], 0
+        self._shared[target], self._shared[source] = self._shared[source], False
+        self.group_of[target] = group
+        if source in self._more_numbers:
+            self._more_numbers[target] = self._more_numbers.pop(source)
 
     def evict(self, ids: Iterable[int]) -> None:
         """Drop the keys of ``ids``. Held blocks stay held, free ones keep their place in the queue."""
@@ -215,9 +240,12 @@ class BlockPool:
             self._shared[ids] = False
             self.number_of[ids[shared]] = 0
             ids = ids[~shared]
-        numbers = self.number_of[ids]
-        self.index[self.group_of[ids], numbers] = 0
+        ids = ids[self.number_of[ids] > 0]
+        groups, numbers = self.group_of[ids], self.number_of[ids]
+        self.index[groups, numbers] = 0
         self.number_of[ids] = 0
+        for observer in self.observers:
+            observer.removed(groups, numbers)
 
     def _withdraw(self, group: int, block: int, number: int) -> None:
         later = self._later.get((group, number), [])
@@ -225,8 +253,12 @@ class BlockPool:
             self.index[group, number] = later.pop(0) if later else 0
         else:
             later.remove(block)
-        if not later:
-            self._later.pop((group, number), None)
+        if later:
+            return
+        self._later.pop((group, number), None)
+        if not self.index[group, number]:
+            for observer in self.observers:
+                observer.removed(np.array([group], np.int32), np.array([number], np.int32))
 
     def reset(self) -> bool:
         """Drop every key if no block is held; otherwise do nothing and return False."""
@@ -235,11 +267,14 @@ class BlockPool:
         queue = np.array(self.free_queue(), np.int32)
         self._push_all(queue)
         self._order = self._order_class(self.num_blocks)
+        groups, numbers = self.index.nonzero()
         self.index[:] = 0
         self.number_of[:] = 0
         self._shared[:] = False
         self._later.clear()
         self._more_numbers.clear()
+        for observer in self.observers:
+            observer.cleared(groups.astype(np.int32), numbers.astype(np.int32))
         return True
 
     def _push_all(self, queue: IntArray) -> None:
@@ -257,9 +292,9 @@ class BlockPool:
         """By prefix number, whether some block is keyed under it."""
         return np.asarray(self.index.any(axis=0))
 
-    def count_by_group(self, num_groups: int) -> tuple[np.ndarray, np.ndarray]:
+    def count_by_group(self) -> tuple[np.ndarray, np.ndarray]:
         """Per group, its blocks with a key, and those of them that are free."""
         keyed = np.flatnonzero(self.number_of)
-        groups = self.group_of[keyed]
+        groups, num_groups = self.group_of[keyed], len(self.index)
         free = groups[self.refs[keyed] == 0]
         return np.bincount(groups, minlength=num_groups), np.bincount(free, minlength=num_groups)

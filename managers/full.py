@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from kvhybrid.managers.arrays import IntArray
-from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.residency import Residency
 from kvhybrid.managers.retention import RetainedRequest
 from kvhybrid.managers.search import LiveSetSearch
+from kvhybrid.managers.suffix import SuffixManager
 from kvhybrid.managers.table import BlockTable
+from kvhybrid.specs import SuffixSpec
 
 
 class PrefixSearch(LiveSetSearch):
@@ -19,9 +20,9 @@ class PrefixSearch(LiveSetSearch):
     the longest first: a block keyed under a partial prefix covers that prefix.
     """
 
-    def __init__(self, manager: FullAttentionManager, path: IntArray) -> None:
+    def __init__(self, manager: FullAttentionManager, path: IntArray, alignment: int, margin: int) -> None:
         residency = Residency(manager.pool, manager.groups, path, manager.units_per_block)
-        super().__init__(manager.spec, residency, manager.block_size, manager.rules.alignment, manager.margin)
+        super().__init__(manager.spec, residency, manager.block_size, alignment, margin)
         self.manager = manager
         self.path = path
         self._covered = -1
@@ -61,14 +62,21 @@ class PrefixSearch(LiveSetSearch):
         return np.concatenate((self.residency.blocks(0, whole), tail), axis=1) if whole else tail
 
 
-class FullAttentionManager(SingleTypeKVCacheManager):
+class FullAttentionManager(SuffixManager):
     """Groups whose every token is read again: nothing dies before the request ends."""
 
-    def search(self, path: IntArray) -> LiveSetSearch:
-        return PrefixSearch(self, path)
+    spec: SuffixSpec
+
+    def _search(self, path: IntArray, alignment: int, margin: int) -> LiveSetSearch:
+        return PrefixSearch(self, path, alignment, margin)
 
     def dead(self, table: BlockTable, num_tokens: int) -> list[tuple[int, int]]:
         return []
+
+    def _key_units(self, units: np.ndarray, path_length: int) -> np.ndarray:
+        per_block = self.units_per_block
+        block_ends = (units // per_block + 1) * per_block - 1
+        return np.where(block_ends < path_length, block_ends, units)
 
     def register(self, table: BlockTable, path: IntArray, num_tokens: int, request: RetainedRequest) -> None:
         super().register(table, path, num_tokens, request)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from kvhybrid.managers.arrays import IntArray
-from kvhybrid.managers.base import GroupRules
-from kvhybrid.managers.block_pool import BlockPool
 from kvhybrid.managers.residency import Residency
 from kvhybrid.managers.retention import RetainedRequest
 from kvhybrid.managers.search import LiveSetSearch
@@ -18,11 +16,11 @@ from kvhybrid.specs import MambaSpec
 class StateSearch(LiveSetSearch):
     """A hit needs one block: the state at its end. It is looked for from the right."""
 
-    def __init__(self, manager: MambaManager, path: IntArray) -> None:
-        self.unit = manager.rules.hash_unit if manager.rules.sub_block_hits else manager.block_size
+    def __init__(self, manager: MambaManager, path: IntArray, alignment: int) -> None:
+        self.unit = manager.granularity
         stride = self.unit // manager.rules.hash_unit
         residency = Residency(manager.pool, manager.groups, path, stride)
-        super().__init__(manager.spec, residency, manager.block_size, manager.rules.alignment, 0)
+        super().__init__(manager.spec, residency, manager.block_size, alignment, 0)
 
     def at_most(self, limit: int) -> int:
         end = min(limit // self.unit, self.residency.num_entries)
@@ -41,11 +39,8 @@ class MambaManager(SuffixManager):
 
     spec: MambaSpec
 
-    def __init__(self, spec: MambaSpec, pool: BlockPool, rules: GroupRules) -> None:
-        super().__init__(spec, pool, rules)
-
-    def search(self, path: IntArray) -> LiveSetSearch:
-        return StateSearch(self, path)
+    def _search(self, path: IntArray, alignment: int, margin: int) -> LiveSetSearch:
+        return StateSearch(self, path, alignment)
 
     def register(self, table: BlockTable, path: IntArray, num_tokens: int, request: RetainedRequest) -> None:
         size = self.block_size

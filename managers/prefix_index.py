@@ -74,8 +74,11 @@ class PrefixIndex:
         path.numbers = np.concatenate((path.numbers, numbers)) if start else numbers
         return path.numbers
 
-    def sweep(self, in_use: np.ndarray, held: Iterable[PrefixPath]) -> None:
-        """Recycle the numbers that are not ``in_use`` (a mask by number) and lie on no ``held`` path."""
+    def sweep(self, in_use: np.ndarray, held: Iterable[PrefixPath]) -> IntArray:
+        """Recycle the numbers that are not ``in_use`` (a mask by number) and lie on no ``held`` path.
+
+        Returns the numbers that stand for nothing now.
+        """
         self._generation += 1
         needed = np.zeros(len(self._keys), bool)
         needed[: len(in_use)] = in_use
@@ -89,6 +92,7 @@ class PrefixIndex:
             self._keys[number] = b""
         self._spare = spare
         self._given_since_sweep = 0
+        return spare
 
     def _fresh_numbers(self, count: int) -> IntArray:
         self._given_since_sweep += count

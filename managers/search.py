@@ -34,12 +34,13 @@ class LiveSetSearch:
             p -= p % self.alignment
             if p <= 0:
                 return 0
-            missing = self._highest_missing(p)
+            missing = self.highest_missing(p)
             if missing < 0:
                 return p
             p = missing * size - margin
 
-    def _highest_missing(self, p: int) -> int:
+    def highest_missing(self, p: int) -> int:
+        """The highest block that a hit of ``p`` tokens would lack, or -1."""
         ranges = list(self.spec.live_blocks(p, self.block_size))
         if self.margin:
             ranges.append(range(p // self.block_size, (p + self.margin - 1) // self.block_size + 1))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.base import SingleTypeKVCacheManager
+from kvhybrid.managers.search import LiveSetSearch
 from kvhybrid.managers.table import BlockTable
 from kvhybrid.specs import SuffixSpec
 
@@ -16,3 +20,21 @@ class SuffixManager(SingleTypeKVCacheManager):
         end = min(self.spec.first(num_tokens) // self.block_size, table.length)
         start, table.dropped = table.dropped, max(table.dropped, end)
         return [(start, end)] if start < end else []
+
+    def lacking(self, path: IntArray, search: LiveSetSearch, start: int, end: int) -> np.ndarray:
+        step, per_step = self.granularity, self.granularity // self.rules.hash_unit
+        at = np.arange(start // step, max(end, start) // step)
+        if not len(at):
+            return at
+        units = self._key_units((at + 1) * per_step - 1, len(path))
+        absent = (self.pool.index[np.array(self.groups)[:, None], path[units]] == 0).any(axis=0)
+        last = np.maximum.accumulate(np.where(absent, np.arange(len(at)), -1))
+        found = units[np.maximum(last, 0)]
+        for i in np.flatnonzero(last < 0).tolist():
+            hole = search.highest_missing((int(at[i]) + 1) * step)
+            found[i] = (hole + 1) * self.units_per_block - 1 if hole >= 0 else units[i]
+        return found
+
+    def _key_units(self, units: np.ndarray, path_length: int) -> np.ndarray:
+        """The units whose keys decide about hits that end on ``units``."""
+        return units

@@ -100,12 +100,12 @@ class KVCacheSpec:
     def step_blocks(self, n: int, m: int, block_size: int | None = None) -> int:
         """How many blocks a step from ``n`` to ``m`` tokens touches: what it reads and what it writes."""
         size = block_size or self.block_size
-        touched = {j for blocks in self.live_blocks(n, size) for j in blocks}
         if self.state:
-            touched.update(j for blocks in self.live_blocks(m, size) for j in blocks)
-        else:
-            touched.update(range(n // size, -(-m // size)))
-        return len(touched)
+            read = {j for blocks in self.live_blocks(n, size) for j in blocks}
+            return len(read.union(*self.live_blocks(m, size)))
+        first = n // size
+        below = sum(len(range(blocks.start, min(blocks.stop, first))) for blocks in self.live_blocks(n, size))
+        return below + -(-m // size) - first
 
     def admission_blocks(
         self, max_in_flight_tokens: int, max_model_len: int, block_size: int | None = None

@@ -90,13 +90,14 @@ class SpecRegistry:
 
     def entry_of(self, spec: KVCacheSpec) -> SpecEntry:
         """The entry for ``spec``'s class, or for the nearest base class that is registered."""
-        for second_pass in (False, True):
-            if second_pass:
-                self._load_entry_points()
-            by_class = {entry.spec: entry for entry in self._entries.values()}
-            for cls in type(spec).__mro__:
-                if cls in by_class:
-                    return by_class[cls]
+        exact = next((entry for entry in self._entries.values() if entry.spec is type(spec)), None)
+        if exact is not None:
+            return exact
+        self._load_entry_points()
+        by_class = {entry.spec: entry for entry in self._entries.values()}
+        for cls in type(spec).__mro__:
+            if cls in by_class:
+                return by_class[cls]
         raise SpecRegistryError(f"spec class {type(spec).__qualname__} is not registered; call register_spec")
 
     def __iter__(self) -> Iterator[SpecEntry]:
@@ -104,14 +105,20 @@ class SpecRegistry:
         return iter(sorted(self._entries.values(), key=lambda entry: entry.name))
 
     def _load_entry_points(self) -> None:
+        if self._group is None:
+            return
         group, self._group = self._group, None
-        for point in entry_points(group=group) if group else ():
+        failures: list[str] = []
+        for point in entry_points(group=group):
             origin = f"entry point of {point.dist.name}" if point.dist else "entry point"
             try:
                 spec = point.load()
+                manager = getattr(spec, "manager", GENERIC_MANAGER)
+                self.register(spec, manager=manager, name=point.name, origin=origin)
             except Exception as error:
-                raise SpecRegistryError(f"{origin}: {point.name} = {point.value} fails: {error}") from error
-            self.register(spec, manager=getattr(spec, "manager", GENERIC_MANAGER), name=point.name, origin=origin)
+                failures.append(f"{origin}: {point.name} = {point.value} fails: {error}")
+        if failures:
+            raise SpecRegistryError("\n".join(failures))
 
 
 registry = SpecRegistry(ENTRY_POINT_GROUP)

@@ -1,0 +1,300 @@
+"""The contract of this folder: the groups, their managers and pools, and the order of work."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import numpy as np
+
+from kvhybrid.blocks import KVCacheBlocks, PrefixHit
+from kvhybrid.cache_config import KVCacheConfig
+from kvhybrid.coordinators.step import RequestTables, Step
+from kvhybrid.managers.arrays import EMPTY, IntArray
+from kvhybrid.managers.base import GroupRules, Growth, SingleTypeKVCacheManager
+from kvhybrid.managers.block_pool import BlockPool
+from kvhybrid.managers.eviction import reuse_order
+from kvhybrid.managers.prefix_index import PrefixIndex, PrefixPath
+from kvhybrid.managers.retention import RetainedRequest, Retention
+from kvhybrid.managers.table import BlockTable
+from kvhybrid.misses import MissLedger
+from kvhybrid.request import Request
+from kvhybrid.specs import registry
+
+
+class KVCacheCoordinator:
+    """Spreads each call over the groups: one manager per spec, one pool that they share.
+
+    Everywhere groups adopt, then allocate, then key, in index order; they free in index order, each tail first.
+    A group with ``private_blocks`` has a pool of its own: its blocks come from there and go home there.
+    """
+
+    def __init__(
+        self,
+        config: KVCacheConfig,
+        *,
+        max_model_len: int,
+        max_in_flight_tokens: int,
+        retention_interval: int | None,
+        eviction: str,
+    ) -> None:
+        self.config = config
+        self.max_model_len = max_model_len
+        self.max_in_flight_tokens = max_in_flight_tokens
+        self.retention = Retention(
+            retention_interval, config.scheduler_block_size, any(group.draft for group in config.groups)
+        )
+        self.sub_block_hits = self._sub_block_hits()
+        self.alignment = config.hash_unit if self.sub_block_hits else config.scheduler_block_size
+        self.index = PrefixIndex(room=max(1 << 16, 4 * config.num_blocks))
+        self.tables: dict[str, RequestTables] = {}
+        self.ledger: MissLedger | None = None
+
+        order, num_groups = reuse_order(eviction), len(config.groups)
+        self.pool = BlockPool(config.num_blocks, num_groups, order)
+        self.pools = [self.pool]
+        self.managers: list[SingleTypeKVCacheManager] = []
+        self.pool_of: list[int] = []
+        """For every manager, the index of its pool."""
+        self.place: list[tuple[int, int]] = [(0, 0)] * num_groups
+        """For every group, its manager and its row in that manager's tables."""
+        for members in config.lockstep():
+            private = config.groups[members[0]].private_blocks
+            if private:
+                self.pools.append(BlockPool(private, num_groups, order))
+            self._add_manager(members, len(self.pools) - 1 if private else 0)
+
+    def _sub_block_hits(self) -> bool:
+        return False
+
+    def _add_manager(self, members: tuple[int, ...], pool: int) -> None:
+        spec = self.config.groups[members[0]].spec
+        rules = GroupRules(
+            groups=members,
+            block_size=self.config.block_size_of(spec),
+            hash_unit=self.config.hash_unit,
+            alignment=self.alignment,
+            sub_block_hits=self.sub_block_hits,
+            drops=any(self.config.groups[g].draft for g in members),
+            retention=self.retention,
+        )
+        for i, g in enumerate(members):
+            self.place[g] = (len(self.managers), i)
+        self.managers.append(registry.entry_of(spec).manager_class()(spec, self.pools[pool], rules))
+        self.pool_of.append(pool)
+
+    # ---- look-up
+
+    def find_longest_cache_hit(self, request: Request, limit: int) -> PrefixHit:
+        """The longest prefix of at most ``limit`` tokens from which every cacheable group can resume."""
+        raise NotImplementedError
+
+    def keyed_tokens(self, manager: SingleTypeKVCacheManager, num_tokens: int) -> int:
+        """How many of ``num_tokens`` are worth keying in ``manager``: 0 without prefix caching."""
+        raise NotImplementedError
+
+    def numbers(self, request: Request) -> IntArray:
+        """The prefix numbers of ``request``, brought up to its tokens."""
+        if self.index.wants_sweep:
+            self._sweep()
+        if request.path is None:
+            request.path = PrefixPath()
+        numbers = self.index.extend(request.path, request.block_hashes)
+        for pool in self.pools:
+            pool.grow_index(len(self.index))
+        if self.ledger is not None:
+            self.ledger.grow(len(self.index))
+        return numbers
+
+    def _sweep(self) -> None:
+        """Recycle the prefix numbers that no block, no request and no memory of misses needs."""
+        needed = np.zeros(len(self.index), bool)
+        for pool in self.pools:
+            used = pool.numbers_in_use()[: len(needed)]
+            needed[: len(used)] |= used
+        if self.ledger is not None:
+            self.ledger.mark_remembered(needed)
+        spare = self.index.sweep(needed, (held.path for held in self.tables.values()))
+        if self.ledger is not None:
+            self.ledger.forget(spare)
+
+    def no_hit(self) -> PrefixHit:
+        groups = len(self.config.groups)
+        return PrefixHit((EMPTY,) * groups, 0, 0, (0,) * groups, None)
+
+    # ---- slots: freeing, counting, committing
+
+    def free_dead(self, held: RequestTables, settled: int) -> None:
+        """Give back the blocks that nothing reads from ``settled`` tokens on."""
+        spans = [m.dead(table, settled) for m, table in zip(self.managers, held.tables, strict=True)]
+        if any(spans):
+            for c, i in self.place:
+                if spans[c]:
+                    self.managers[c].drop(held.tables[c], i, spans[c])
+
+    def live_hits(self, hit: KVCacheBlocks, step: Step) -> list[IntArray]:
+        """Per manager, the part of ``hit`` that is still read once the tokens from outside are there."""
+        hits = [np.stack([hit.ids[g] for g in m.groups]) for m in self.managers]
+        if not step.loads:
+            return hits
+        return [m.live_part(h, step.total) for m, h in zip(self.managers, hits, strict=True)]
+
+    def growths(self, tables: list[BlockTable], hits: list[IntArray] | None, step: Step) -> list[Growth]:
+        """What every manager must add for ``step``; changes nothing."""
+        found: list[Growth] = []
+        for c, manager in enumerate(self.managers):
+            if manager.spec.source == "encoder":
+                found.append(manager.growth(tables[c], 0, 0, step.encoder, step.encoder, False))
+                continue
+            adopted = hits[c].shape[1] if hits else 0
+            growth = manager.growth(tables[c], adopted, step.total, step.main, step.slots, step.loads)
+            if adopted and step.hit_tokens % manager.block_size and hits and hits[c][0, -1]:
+                growth = growth._replace(copies=1)
+            found.append(growth)
+        return found
+
+    def demand(self, growths: list[Growth], hits: list[IntArray] | None) -> list[int]:
+        """Per pool, the free blocks that a step takes: new ones, and adopted ones that lie in the free queue."""
+        need = [0] * len(self.pools)
+        for c, manager in enumerate(self.managers):
+            need[self.pool_of[c]] += growths[c].blocks * len(manager.groups)
+        return self._with_free_hits(need, hits)
+
+    def demand_to_the_end(
+        self, tables: list[BlockTable], hits: list[IntArray] | None, step: Step, full: int
+    ) -> list[int]:
+        """Per pool, the free blocks that the request may need until all its ``full`` tokens are computed."""
+        need = [0] * len(self.pools)
+        for c, manager in enumerate(self.managers):
+            size = manager.block_size
+            if manager.spec.source == "encoder":
+                most = max(0, -(-step.encoder // size) - tables[c].length)
+            else:
+                adopted = hits[c].shape[1] if hits else 0
+                cap = manager.spec.admission_blocks(self.max_in_flight_tokens, self.max_model_len, size)
+                most = manager.most_blocks(tables[c], adopted, step.total, step.main, full, cap)
+                most += int(bool(adopted) and step.hit_tokens % size > 0)
+            need[self.pool_of[c]] += most * len(manager.groups)
+        return self._with_free_hits(need, hits)
+
+    def _with_free_hits(self, need: list[int], hits: list[IntArray] | None) -> list[int]:
+        if hits:
+            for manager, pool, hit in zip(self.managers, self.pool_of, hits, strict=True):
+                need[pool] += manager.pool.count_free(hit[hit > 0])
+        return need
+
+    def fits(self, need: list[int], spare: int) -> bool:
+        """Whether every pool has the blocks of ``need``, and the shared one ``spare`` more."""
+        return need[0] + spare <= self.pool.num_free and all(
+            count <= pool.num_free for count, pool in zip(need[1:], self.pools[1:], strict=True)
+        )
+
+    def commit(
+        self, held: RequestTables, hits: list[IntArray] | None, growths: list[Growth], step: Step
+    ) -> KVCacheBlocks:
+        """Adopt ``hits`` and take the counted blocks. The caller has made sure that they are there."""
+        if hits:
+            for manager, table, hit in zip(self.managers, held.tables, hits, strict=True):
+                manager.adopt(table, hit, step.hit_tokens)
+        loaded = self._take([len(g.loaded) for g in growths])
+        fresh = self._take([len(g.fresh) + g.copies for g in growths])
+        added = tuple(
+            self.managers[c].extend(held.tables[c], i, growths[c], loaded[g], fresh[g], step.hit_tokens)
+            for g, (c, i) in enumerate(self.place)
+        )
+        for manager, table in zip(self.managers, held.tables, strict=True):
+            manager.settle(table, step.total, step.main)
+        return KVCacheBlocks(added)
+
+    def _take(self, counts: list[int]) -> list[IntArray]:
+        """For every group its blocks, ``counts`` of them by manager; each pool gives all of its own at once."""
+        if not any(counts):
+            return [EMPTY] * len(self.place)
+        parts: list[IntArray] = [EMPTY] * len(self.place)
+        for p, pool in enumerate(self.pools):
+            members = [g for g, (c, _) in enumerate(self.place) if self.pool_of[c] == p]
+            ends = np.cumsum([counts[self.place[g][0]] for g in members])
+            if len(members):
+                for g, ids in zip(members, np.split(pool.take(int(ends[-1])), ends[:-1]), strict=True):
+                    parts[g] = ids
+        return parts
+
+    # ---- keys, freeing, copies
+
+    def cache_blocks(self, held: RequestTables, request: Request, num_tokens: int) -> None:
+        """Key what is full at ``num_tokens``."""
+        numbers = self.numbers(request)
+        retained = RetainedRequest(request.num_prompt_tokens, request.shared_prefix_boundary)
+        for manager, table in zip(self.managers, held.tables, strict=True):
+            if manager.spec.cacheable and (upto := self.keyed_tokens(manager, num_tokens)):
+                manager.register(table, numbers, upto, retained)
+        if self.ledger is not None:
+            self.ledger.computed(numbers[: num_tokens // self.config.hash_unit])
+
+    def free(self, request_id: str) -> None:
+        """Give back everything that the request holds."""
+        held = self.tables.pop(request_id, None)
+        if held is not None:
+            for c, i in self.place:
+                self.managers[c].release(held.tables[c], i)
+
+    def new_step_starts(self) -> None:
+        for manager in self.managers:
+            manager.keyed_this_step.clear()
+
+    def pending_copies(self) -> list[tuple[int, int]]:
+        """Group by group, (source, target) of the copies that have not run, oldest first."""
+        return [pair for c, i in self.place for pair in self.managers[c].pending_copies[i]]
+
+    def release_copies(self) -> None:
+        """The pending copies have run: let go of both ends of each."""
+        for p, pool in enumerate(self.pools):
+            ends: list[int] = []
+            for c, i in self.place:
+                if self.pool_of[c] == p:
+                    ends.extend(chain.from_iterable(self.managers[c].pending_copies[i]))
+                    self.managers[c].pending_copies[i].clear()
+            if ends:
+                pool.release_pairs(np.array(ends, np.int32))
+
+    # ---- going back
+
+    def snapshot(self, held: RequestTables | None) -> tuple[list[BlockTable] | None, list[list[int]]]:
+        """What `roll_back` needs to know of the time before a step."""
+        tables = [table.copy() for table in held.tables] if held else None
+        return tables, [[len(copies) for copies in m.pending_copies] for m in self.managers]
+
+    def roll_back(self, request_id: str, before: tuple[list[BlockTable] | None, list[list[int]]]) -> None:
+        """Undo a step that raised half-way: old tables, no keys on what it took, references counted anew."""
+        tables, copies = before
+        if tables is None:
+            self.tables.pop(request_id, None)
+        else:
+            self.tables[request_id].tables[:] = tables
+        for manager, lengths in zip(self.managers, copies, strict=True):
+            for pending, length in zip(manager.pending_copies, lengths, strict=True):
+                del pending[length:]
+        for pool in self.pools:
+            self._recount(pool)
+
+    def _recount(self, pool: BlockPool) -> None:
+        """Make every count of ``pool`` the number of table entries and copies that name the block."""
+        expected = np.zeros(pool.num_blocks, np.int64)
+        for c, manager in enumerate(self.managers):
+            if manager.pool is not pool:
+                continue
+            for held in self.tables.values():
+                table = held.tables[c]
+                entries = table.ids[:, : table.length].ravel()
+                gone = entries[(entries > 0) & (pool.refs[entries] == 0)]
+                if len(gone):
+                    table.ids[np.isin(table.ids, gone)] = 0
+                np.add.at(expected, table.ids[:, : table.length].ravel(), 1)
+            for pair in chain.from_iterable(manager.pending_copies):
+                np.add.at(expected, list(pair), 1)
+        expected[0] = 0
+        surplus = pool.refs - expected
+        orphans = np.flatnonzero((surplus > 0) & (expected == 0)).astype(np.int32)
+        pool.drop_keys(orphans[pool.refs[orphans] == 1])
+        while (surplus > 0).any():
+            pool.release(np.flatnonzero(surplus > 0).astype(np.int32))
+            surplus[surplus > 0] -= 1

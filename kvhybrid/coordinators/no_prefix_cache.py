@@ -1,0 +1,18 @@
+"""Prefix caching off."""
+
+from __future__ import annotations
+
+from kvhybrid.blocks import PrefixHit
+from kvhybrid.coordinators.base import KVCacheCoordinator
+from kvhybrid.managers.base import SingleTypeKVCacheManager
+from kvhybrid.request import Request
+
+
+class KVCacheCoordinatorNoPrefixCache(KVCacheCoordinator):
+    """Prefix caching off: nothing is keyed and nothing is hit."""
+
+    def find_longest_cache_hit(self, request: Request, limit: int) -> PrefixHit:
+        return self.no_hit()
+
+    def keyed_tokens(self, manager: SingleTypeKVCacheManager, num_tokens: int) -> int:
+        return 0

@@ -1,0 +1,34 @@
+"""One call for slots: its token counts, and what a request holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kvhybrid.managers.prefix_index import PrefixPath
+from kvhybrid.managers.table import BlockTable
+
+
+class Step(NamedTuple):
+    """Token counts of one call for slots."""
+
+    total: int
+    """Tokens that are there before the step: computed, adopted and loaded."""
+    main: int
+    """Tokens after the step."""
+    slots: int
+    """Tokens that need a slot: ``main`` and the look-ahead, at most the longest request."""
+    hit_tokens: int
+    """Tokens of the adopted hit."""
+    loads: bool
+    """Whether some tokens come from outside."""
+    encoder: int
+    """Encoder tokens that need a slot, 0 after the admission."""
+
+
+@dataclass
+class RequestTables:
+    """What one request holds: a table per manager, and the numbers of its prefix."""
+
+    tables: list[BlockTable]
+    path: PrefixPath

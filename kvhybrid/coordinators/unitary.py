@@ -1,0 +1,20 @@
+"""Prefix caching with one group."""
+
+from __future__ import annotations
+
+from kvhybrid.blocks import PrefixHit
+from kvhybrid.coordinators.base import KVCacheCoordinator
+from kvhybrid.managers.base import SingleTypeKVCacheManager
+from kvhybrid.request import Request
+
+
+class UnitaryKVCacheCoordinator(KVCacheCoordinator):
+    """One group: its own longest hit is the hit."""
+
+    def find_longest_cache_hit(self, request: Request, limit: int) -> PrefixHit:
+        search = self.managers[0].search(self.numbers(request))
+        p = search.at_most(limit)
+        return PrefixHit((search.blocks(p)[0],), p, 0, (p,), None)
+
+    def keyed_tokens(self, manager: SingleTypeKVCacheManager, num_tokens: int) -> int:
+        return num_tokens

@@ -1,0 +1,29 @@
+"""Running sums over a cache manager's life."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kvhybrid.blocks import KVCacheBlocks, PrefixHit
+from kvhybrid.miss_causes import MissCauses
+
+
+class CacheCounters:
+    """Tokens asked for and hit at admissions, per group, and refusals by reason."""
+
+    def __init__(self, num_groups: int) -> None:
+        self.asked = 0
+        self.hit = 0
+        self.own = [0] * num_groups
+        self.misses = [MissCauses()] * num_groups
+        self.refusals: Counter[str] = Counter()
+
+    def admitted(self, num_tokens: int, hit_tokens: int, hit: KVCacheBlocks | None) -> None:
+        """A request of ``num_tokens`` was admitted; ``hit`` is its look-up's answer, if there was one."""
+        self.asked += num_tokens
+        self.hit += hit_tokens
+        looked_up = hit if isinstance(hit, PrefixHit) else None
+        for g in range(len(self.own)):
+            self.own[g] += looked_up.own_tokens[g] if looked_up else hit_tokens
+            causes = looked_up.causes[g] if looked_up and looked_up.causes else None
+            self.misses[g] += causes or MissCauses(opted_out=num_tokens - hit_tokens)

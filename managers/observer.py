@@ -1,0 +1,34 @@
+"""Who wants to know what happens in a block pool."""
+
+from __future__ import annotations
+
+from kvhybrid.managers.arrays import IntArray
+
+
+class PoolObserver:
+    """Told of every change in a block pool, in batches, when it happens. A subclass takes what it needs.
+
+    Keys are pairs of group and prefix number. ``stored`` and ``removed`` speak of keys and not of blocks: a key
+    is stored when its first block is keyed, and removed when its last block loses it.
+    """
+
+    def taken(self, ids: IntArray) -> None:
+        """Blocks were handed out from the free queue."""
+
+    def held(self, ids: IntArray) -> None:
+        """Free cached blocks were adopted again."""
+
+    def freed(self, ids: IntArray) -> None:
+        """Blocks went back to the free queue."""
+
+    def evicted(self, ids: IntArray, groups: IntArray) -> None:
+        """Cached blocks are about to lose their keys to a new owner."""
+
+    def stored(self, group: int, numbers: IntArray) -> None:
+        """Keys came to be."""
+
+    def removed(self, groups: IntArray, numbers: IntArray) -> None:
+        """Keys are gone."""
+
+    def cleared(self, groups: IntArray, numbers: IntArray) -> None:
+        """All keys, these, are gone at once."""

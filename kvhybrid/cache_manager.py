@@ -88,6 +88,7 @@ class KVCacheManager:
         self.block_pool: BlockPool = self.coordinator.pool
         self.hasher = PrefixHasher(config.hash_unit) if enable_caching else None
         self.empty_hit = self.coordinator.no_hit()
+        self.no_blocks = KVCacheBlocks(self.empty_hit.ids)
         self.counters = CacheCounters(len(config.groups))
         self.events: EventLog | None = None
         self.residency: ResidencyMeter | None = None
@@ -179,10 +180,18 @@ class KVCacheManager:
         Raises:
             ValueError: There is nothing to allocate and nothing to adopt.
         """
+        held = self.coordinator.tables.get(request.request_id)
+        if (
+            held is not None
+            and request.num_computed_tokens + num_new_tokens + num_lookahead_tokens <= held.quiet_until
+            and request.status is RequestStatus.RUNNING
+            and num_new_tokens > 0
+            and not num_external_computed_tokens
+        ):
+            return self.no_blocks
         if not (num_new_tokens or num_new_computed_tokens or num_external_computed_tokens):
             raise ValueError(f"request {request.request_id!r}: no tokens to allocate and none to adopt")
         coordinator = self.coordinator
-        held = coordinator.tables.get(request.request_id)
         step = self._step(
             request,
             num_new_tokens,
@@ -242,6 +251,7 @@ class KVCacheManager:
                 f"request {request.request_id!r}: one of the managers {kinds} raised "
                 f"{type(error).__name__}: {error}; step {step} was rolled back"
             ) from error
+        held.quiet_until = coordinator.quiet_until(held, keyed_upto, step.main) if keyed_upto else -1
         if admitted:
             self.counters.admitted(request.num_tokens, step.hit_tokens, hit)
         return added

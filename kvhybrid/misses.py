@@ -67,7 +67,7 @@ class MissLedger(PoolObserver):
         """Where the tokens of a request that hit ``hit`` and could have hit ``own`` went, in one group of
         ``manager``. The rules are lifted one after another; what each gives back is what it cost."""
         if not manager.spec.cacheable:
-            return MissCauses(opted_out=num_tokens)
+            return MissCauses(opted_out=num_tokens - hit)
         unit = manager.granularity
         whole = max(manager.search(path).at_most(num_tokens), own)
         undropped = max(manager.loose_search(path, manager.rules.alignment).at_most(num_tokens), whole)

@@ -220,6 +220,12 @@ class SingleTypeKVCacheManager:
 
     def dead(self, table: BlockTable, num_tokens: int) -> list[tuple[int, int]]:
         """Spans of entries that no token from ``num_tokens`` on reads, the highest first."""
+        spans = self._dead_spans(table, num_tokens)
+        if spans and spans[0][0] == table.dropped:
+            table.dropped = spans[0][1]
+        return spans[::-1]
+
+    def _dead_spans(self, table: BlockTable, num_tokens: int) -> list[tuple[int, int]]:
         end = min(num_tokens // self.block_size, table.length)
         spans: list[tuple[int, int]] = []
         start = table.dropped
@@ -229,9 +235,22 @@ class SingleTypeKVCacheManager:
             start = max(start, entries.stop)
         if start < end:
             spans.append((start, end))
-        if spans and spans[0][0] == table.dropped:
-            table.dropped = spans[0][1]
-        return spans[::-1]
+        return spans
+
+    def quiet_until(self, table: BlockTable, keyed: int, main: int) -> int:
+        """The longest sequence that a decode step can end at without freeing, needing or keying a block here.
+
+        ``keyed`` tokens have had the chance of a key, ``main`` are computed; less than ``main`` means none.
+        """
+        limit = self._next_need(table, keyed)
+        dead = self._dead_spans(table, limit)
+        return -1 if any(table.ids[0, start:end].any() for start, end in dead) else limit
+
+    def _next_need(self, table: BlockTable, keyed: int) -> int:
+        """The last length before a block must be taken or could be keyed."""
+        if table.tail_to_copy >= 0:
+            return -1
+        return min(table.length * self.block_size, (keyed // self.block_size + 1) * self.block_size - 1)
 
     def drop(self, table: BlockTable, i: int, spans: Sequence[tuple[int, int]]) -> None:
         """Give the blocks of ``spans`` back, the tail first, and leave null entries."""

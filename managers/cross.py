@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 
 from kvhybrid.managers.arrays import EMPTY
@@ -18,3 +20,6 @@ class CrossAttentionManager(SingleTypeKVCacheManager):
 
     def dead(self, table: BlockTable, num_tokens: int) -> list[tuple[int, int]]:
         return []
+
+    def quiet_until(self, table: BlockTable, keyed: int, main: int) -> int:
+        return sys.maxsize

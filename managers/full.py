@@ -73,6 +73,9 @@ class FullAttentionManager(SuffixManager):
     def dead(self, table: BlockTable, num_tokens: int) -> list[tuple[int, int]]:
         return []
 
+    def quiet_until(self, table: BlockTable, keyed: int, main: int) -> int:
+        return self._next_need(table, keyed)
+
     def _key_units(self, units: np.ndarray, path_length: int) -> np.ndarray:
         per_block = self.units_per_block
         block_ends = (units // per_block + 1) * per_block - 1

@@ -62,14 +62,12 @@ class PrefixIndex:
             return path.numbers
         added = keys[start:]
         found = list(map(self._number_of.get, added))
-        unknown = [i for i, number in enumerate(found) if number is None]
-        if unknown:
-            fresh = self._fresh_numbers(len(unknown))
+        if None in found:
+            unknown = [i for i, number in enumerate(found) if number is None]
+            fresh = self._fresh_numbers([added[i] for i in unknown])
+            self._units[fresh] = np.asarray(unknown, np.int32) + (start + 1)
             for i, number in zip(unknown, fresh.tolist(), strict=True):
                 found[i] = number
-                self._keys[number] = added[i]
-                self._number_of[added[i]] = number
-            self._units[fresh] = np.asarray(unknown, np.int32) + (start + 1)
         numbers = np.asarray(found, np.int32)
         path.numbers = np.concatenate((path.numbers, numbers)) if start else numbers
         return path.numbers
@@ -94,14 +92,17 @@ class PrefixIndex:
         self._given_since_sweep = 0
         return spare
 
-    def _fresh_numbers(self, count: int) -> IntArray:
+    def _fresh_numbers(self, keys: list[bytes]) -> IntArray:
+        """Numbers for ``keys``, which have none: recycled ones first."""
+        count = len(keys)
         self._given_since_sweep += count
         recycled, self._spare = self._spare[:count], self._spare[count:]
-        missing = count - len(recycled)
-        if not missing:
-            return recycled
+        for number, key in zip(recycled.tolist(), keys, strict=False):
+            self._keys[number] = key
         first = len(self._keys)
-        self._keys.extend([b""] * missing)
+        self._keys.extend(keys[len(recycled) :])
         if len(self._units) < len(self._keys):
             self._units = np.resize(self._units, max(2 * len(self._units), len(self._keys)))
-        return np.concatenate((recycled, np.arange(first, first + missing, dtype=np.int32)))
+        numbers = np.concatenate((recycled, np.arange(first, len(self._keys), dtype=np.int32)))
+        self._number_of.update(zip(keys, numbers.tolist(), strict=True))
+        return numbers

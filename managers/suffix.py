@@ -6,15 +6,43 @@ import numpy as np
 
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.base import SingleTypeKVCacheManager
+from kvhybrid.managers.residency import Residency
 from kvhybrid.managers.search import LiveSetSearch
 from kvhybrid.managers.table import BlockTable
 from kvhybrid.specs import SuffixSpec
+
+
+class SuffixSearch(LiveSetSearch):
+    """Jumps over candidates whose last block is missing: a hit that reads anything at all needs that block."""
+
+    spec: SuffixSpec
+
+    def at_most(self, limit: int) -> int:
+        size, margin, residency = self.block_size, self.margin, self.residency
+        p = min(limit, residency.num_entries * size - margin)
+        while True:
+            p -= p % self.alignment
+            if p <= 0:
+                return 0
+            first = self.spec.first(p)
+            end = -(-(p + margin) // size)
+            missing = residency.last_missing(first // size, end) if first < p + margin else -1
+            if missing < 0:
+                return p
+            p = missing * size - margin
+            if missing == end - 1:
+                reachable = (residency.last_present(missing, 1) + 1) * size - margin
+                p = max(reachable, min(self.spec.first(p), p)) if not margin and p > 0 else reachable
 
 
 class SuffixManager(SingleTypeKVCacheManager):
     """Groups of a `SuffixSpec`."""
 
     spec: SuffixSpec
+
+    def _search(self, path: IntArray, alignment: int, margin: int) -> LiveSetSearch:
+        residency = Residency(self.pool, self.groups, path, self.units_per_block)
+        return SuffixSearch(self.spec, residency, self.block_size, alignment, margin)
 
     def dead(self, table: BlockTable, num_tokens: int) -> list[tuple[int, int]]:
         end = min(self.spec.first(num_tokens) // self.block_size, table.length)
@@ -38,3 +66,16 @@ class SuffixManager(SingleTypeKVCacheManager):
     def _key_units(self, units: np.ndarray, path_length: int) -> np.ndarray:
         """The units whose keys decide about hits that end on ``units``."""
         return units
+
+    def quiet_until(self, table: BlockTable, keyed: int, main: int) -> int:
+        limit = self._next_need(table, keyed)
+        if self.spec.first(limit) // self.block_size <= table.dropped:
+            return limit
+        low, high = main - 1, limit
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.spec.first(middle) // self.block_size <= table.dropped:
+                low = middle
+            else:
+                high = middle
+        return low

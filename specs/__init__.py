@@ -8,14 +8,18 @@ from kvhybrid.specs.chunked_local import ChunkedLocalAttentionSpec
 from kvhybrid.specs.cross import CrossAttentionSpec
 from kvhybrid.specs.full import FullAttentionSpec
 from kvhybrid.specs.mamba import MambaSpec, PrivateStateSpec
+from kvhybrid.specs.mla import MLAAttentionSpec
 from kvhybrid.specs.registry import SpecEntry, SpecRegistry, SpecRegistryError, register_spec, registry
+from kvhybrid.specs.sink_window import SinkWindowSpec
 from kvhybrid.specs.sliding_window import SlidingWindowSpec
 
 _BUILT_IN = {
     FullAttentionSpec: "kvhybrid.managers.full:FullAttentionManager",
+    MLAAttentionSpec: "kvhybrid.managers.full:FullAttentionManager",
     SlidingWindowSpec: "kvhybrid.managers.sliding_window:SlidingWindowManager",
     ChunkedLocalAttentionSpec: "kvhybrid.managers.chunked_local:ChunkedLocalAttentionManager",
     CrossAttentionSpec: "kvhybrid.managers.cross:CrossAttentionManager",
+    SinkWindowSpec: "kvhybrid.managers.base:SingleTypeKVCacheManager",
     MambaSpec: "kvhybrid.managers.mamba:MambaManager",
     PrivateStateSpec: "kvhybrid.managers.base:SingleTypeKVCacheManager",
 }
@@ -28,9 +32,11 @@ __all__ = [
     "CrossAttentionSpec",
     "FullAttentionSpec",
     "KVCacheSpec",
+    "MLAAttentionSpec",
     "MambaSpec",
     "PagePart",
     "PrivateStateSpec",
+    "SinkWindowSpec",
     "SlidingWindowSpec",
     "SpecEntry",
     "SpecRegistry",

@@ -205,6 +205,10 @@ class KVCacheCoordinator:
             manager.settle(table, step.total, step.main)
         return KVCacheBlocks(added)
 
+    def quiet_until(self, held: RequestTables, keyed: int, main: int) -> int:
+        """How far the request may grow, token by token, before any of its groups has work to do."""
+        return min(m.quiet_until(table, keyed, main) for m, table in zip(self.managers, held.tables, strict=True))
+
     def _take(self, counts: list[int]) -> list[IntArray]:
         """For every group its blocks, ``counts`` of them by manager; each pool gives all of its own at once."""
         if not any(counts):

@@ -32,3 +32,5 @@ class RequestTables:
 
     tables: list[BlockTable]
     path: PrefixPath
+    quiet_until: int = -1
+    """Decode steps that end at or below this many tokens neither free, need nor key a block."""

@@ -1,0 +1,64 @@
+"""Grouping: which layers share a block table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+from kvhybrid.cache_config import KVCacheGroup
+from kvhybrid.planning.pages import is_uniform
+from kvhybrid.specs import KVCacheSpec
+
+
+def group_layers(
+    layer_specs: Mapping[str, KVCacheSpec], draft_layers: Collection[str] = ()
+) -> tuple[KVCacheGroup, ...]:
+    """The groups of layers whose pages are already one size, in the order of their first layers' specs.
+
+    Layers of equal spec form a bucket. The buckets are cut into groups of about equal size, because layer i
+    of every group lies in the same tensor and a shorter group leaves its last tensors unused. A bucket is
+    dealt out by stride, so that its groups differ by one layer at most. A group is named for its spec's kind,
+    with an index where a kind has several.
+
+    One uniform type is one group; its ``spec`` is that of a layer with the largest page.
+    """
+    if is_uniform(layer_specs):
+        largest = max(layer_specs.values(), key=lambda spec: spec.page_bytes)
+        parts = [(largest, tuple(layer_specs))]
+    else:
+        parts = _split(layer_specs)
+    total = Counter(_kind(spec) for spec, _ in parts)
+    seen: Counter[str] = Counter()
+    groups = []
+    for spec, layers in parts:
+        name = kind = _kind(spec)
+        if total[kind] > 1:
+            name = f"{kind}.{seen[kind]}"
+            seen[kind] += 1
+        groups.append(KVCacheGroup(name, spec, layers, draft=any(layer in draft_layers for layer in layers)))
+    return tuple(groups)
+
+
+def group_size(bucket_sizes: Sequence[int]) -> int:
+    """Layers per group: the smallest bucket, or the largest where it is less than 1.5 times the smallest.
+
+    In the second case a little padding costs less than a second group.
+    """
+    smallest, largest = min(bucket_sizes), max(bucket_sizes)
+    return largest if largest < 1.5 * smallest else smallest
+
+
+def _split(layer_specs: Mapping[str, KVCacheSpec]) -> list[tuple[KVCacheSpec, tuple[str, ...]]]:
+    buckets: dict[KVCacheSpec, list[str]] = {}
+    for layer, spec in layer_specs.items():
+        buckets.setdefault(spec, []).append(layer)
+    size = group_size([len(layers) for layers in buckets.values()])
+    parts: list[tuple[KVCacheSpec, tuple[str, ...]]] = []
+    for spec, layers in buckets.items():
+        stride = -(-len(layers) // size)
+        parts.extend((spec, tuple(layers[start::stride])) for start in range(stride))
+    return parts
+
+
+def _kind(spec: KVCacheSpec) -> str:
+    return spec.kind or type(spec).__name__

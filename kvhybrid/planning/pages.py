@@ -1,0 +1,96 @@
+"""Pages: one size in bytes for the blocks of all groups.
+
+Only what a spec declares is looked at: its bytes, and whether they grow with the block. A page that grows
+holds tokens; one that does not holds a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import count
+
+from kvhybrid.specs import KVCacheSpec
+
+
+def unify_pages(
+    layer_specs: Mapping[str, KVCacheSpec], *, page_multiple: int, max_model_len: int
+) -> dict[str, KVCacheSpec]:
+    """The specs of the layers, in order, with one ``page_bytes`` for all of them.
+
+    States come first. Where the largest state does not fit in the largest token page, the blocks of token
+    specs are raised to the smallest multiple of ``page_multiple`` tokens at which it does. The states take
+    that block size. Then every page is brought to the largest: a token page that divides it gets a larger
+    block, every other page is padded. A state without prefix caching gets one block for the whole request.
+
+    One spec everywhere, or one uniform type (`is_uniform`), is left as it is.
+    """
+    specs = {layer: _cover_request(spec, max_model_len) for layer, spec in layer_specs.items()}
+    if len(set(specs.values())) == 1 or is_uniform(specs):
+        return specs
+    specs = _fit_states(specs, page_multiple)
+    page_bytes = max(spec.page_bytes for spec in specs.values())
+    return {layer: _fit_page(spec, page_bytes) for layer, spec in specs.items()}
+
+
+def is_uniform(specs: Mapping[str, KVCacheSpec]) -> bool:
+    """Whether all layers, of one class, keep every token in equal blocks, so that one table serves them all.
+
+    Their pages may differ, e.g. in the number of heads: with one group no tensor is shared.
+    """
+    if not all(spec.prefix for spec in specs.values()):
+        return False
+    return len({(type(spec), spec.block_size) for spec in specs.values()}) == 1
+
+
+def _grows(spec: KVCacheSpec) -> bool:
+    """Whether a page holds tokens, and not a state of fixed size."""
+    double = replace(spec, block_size=2 * spec.block_size, padded_page_bytes=None)
+    return double.unpadded_page_bytes > spec.unpadded_page_bytes
+
+
+def _cover_request(spec: KVCacheSpec, max_model_len: int) -> KVCacheSpec:
+    """A state that nobody may resume from needs no boundary: one block covers the longest request."""
+    if spec.cacheable or _grows(spec):
+        return spec
+    return replace(spec, block_size=max_model_len)
+
+
+def _fit_states(specs: Mapping[str, KVCacheSpec], page_multiple: int) -> dict[str, KVCacheSpec]:
+    """Raise the blocks of token specs until a state fits in a page; states take the block size so found."""
+    tokens = {layer: spec for layer, spec in specs.items() if _grows(spec)}
+    if not tokens or len(tokens) == len(specs):
+        return dict(specs)
+    widest = max(tokens.values(), key=lambda spec: spec.page_bytes)
+    state_bytes = max(spec.page_bytes for layer, spec in specs.items() if layer not in tokens)
+    block_size = widest.block_size
+    if widest.page_bytes < state_bytes:
+        block_size = next(
+            size
+            for size in count(page_multiple, page_multiple)
+            if replace(widest, block_size=size, padded_page_bytes=None).page_bytes >= state_bytes
+        )
+    fitted = {}
+    for layer, spec in specs.items():
+        if layer in tokens:
+            fitted[layer] = _with_block_size(spec, max(block_size, spec.block_size))
+        else:
+            fitted[layer] = _with_block_size(spec, block_size) if spec.cacheable else spec
+    return fitted
+
+
+def _with_block_size(spec: KVCacheSpec, block_size: int) -> KVCacheSpec:
+    if block_size == spec.block_size:
+        return spec
+    return replace(spec, block_size=block_size, padded_page_bytes=None)
+
+
+def _fit_page(spec: KVCacheSpec, page_bytes: int) -> KVCacheSpec:
+    """``spec`` with pages of ``page_bytes``: more tokens in a block where they fill it, else padding."""
+    if spec.page_bytes == page_bytes:
+        return spec
+    if _grows(spec):
+        scaled = _with_block_size(spec, page_bytes // spec.unpadded_page_bytes * spec.block_size)
+        if scaled.page_bytes == page_bytes:
+            return scaled
+    return replace(spec, padded_page_bytes=page_bytes)

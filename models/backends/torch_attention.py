@@ -1,0 +1,212 @@
+"""The reference attention backend: plain torch, any device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kvhybrid.models.backends.base import AttentionBackend
+from kvhybrid.models.backends.visibility import Visibility
+from kvhybrid.models.base import ForwardBatch, GroupBatch, LayerCache
+
+QUERIES_PER_TILE = 512
+"""Bounds the mask of a long prompt, and lets a window gather only what the tile's queries see."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Consecutive queries of one sequence, and the keys that they see together."""
+
+    rows: slice
+    """The queries' rows of the batch."""
+    blocks_N: Tensor
+    keys: slice | Tensor
+    """Which of the ``N · B`` gathered tokens are keys; the others may be garbage."""
+    mask_QL: Tensor | None
+    """None where the mask is the causal triangle from position 0."""
+
+
+@dataclass(frozen=True)
+class SingleTokens:
+    """Sequences with one new token each and live sets of similar length, padded to the longest."""
+
+    rows_S: Tensor
+    blocks_SN: Tensor
+    visible_SL: Tensor
+    """Which of the ``L = N · B`` gathered tokens a query sees; the others are padding or garbage."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    blocks_T: Tensor
+    offsets_T: Tensor
+    tiles: tuple[Tile, ...]
+    singles: tuple[SingleTokens, ...]
+
+
+class TorchAttention(AttentionBackend):
+    """Gathers the blocks that the queries see and uses torch's attention; scores with a soft-cap, which
+    that function lacks, are computed openly."""
+
+    name: ClassVar[str] = "torch"
+    dtypes: ClassVar[frozenset[torch.dtype]] = frozenset({torch.float32, torch.bfloat16, torch.float16})
+    windows: ClassVar[bool] = True
+    chunks: ClassVar[bool] = True
+    sinks: ClassVar[bool] = True
+    soft_caps: ClassVar[bool] = True
+
+    def plan(self, batch: ForwardBatch, group: GroupBatch) -> Plan:
+        starts, contexts = batch.query_starts, batch.context_lens
+        lengths = [stop - start for start, stop in pairwise(starts)]
+        visibility = self.need.visibility
+        tiles = [
+            tile
+            for s, length in enumerate(lengths)
+            if length > 1
+            for tile in _tiles(visibility, group, s, starts[s], contexts[s], length)
+        ]
+        single = [s for s, length in enumerate(lengths) if length == 1]
+        return Plan(
+            blocks_T=group.slot_mapping_T // group.block_size,
+            offsets_T=group.slot_mapping_T % group.block_size,
+            tiles=tuple(tiles),
+            singles=tuple(
+                _single_tokens(visibility, group, batch, members)
+                for members in _similar(visibility, contexts, single, group.block_size)
+            ),
+        )
+
+    def attend(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, cache: LayerCache, plan: Plan) -> Tensor:
+        keys_PBKD, values_PBKD = cache["k"], cache["v"]
+        keys_PBKD[plan.blocks_T, plan.offsets_T] = k_TKD.to(keys_PBKD.dtype)
+        values_PBKD[plan.blocks_T, plan.offsets_T] = v_TKD.to(values_PBKD.dtype)
+        out_THD = q_THD.new_empty(*q_THD.shape[:2], v_TKD.shape[-1])
+        for tile in plan.tiles:
+            out_THD[tile.rows] = self._tile(q_THD[tile.rows], keys_PBKD, values_PBKD, tile)
+        for singles in plan.singles:
+            out_THD[singles.rows_S] = self._singles(q_THD[singles.rows_S], keys_PBKD, values_PBKD, singles)
+        return out_THD
+
+    def _tile(self, q_QHD: Tensor, keys_PBKD: Tensor, values_PBKD: Tensor, tile: Tile) -> Tensor:
+        kv_heads = self.need.num_kv_heads
+        group = self.need.num_heads // kv_heads
+        q_KGQD = q_QHD.view(-1, kv_heads, group, q_QHD.shape[-1]).permute(1, 2, 0, 3)
+        k_KGLD, v_KGLD = (
+            pages.index_select(0, tile.blocks_N)
+            .flatten(0, 1)[tile.keys]
+            .to(q_QHD.dtype)
+            .transpose(0, 1)
+            .unsqueeze(1)
+            .expand(-1, group, -1, -1)
+            for pages in (keys_PBKD, values_PBKD)
+        )
+        return self._attention(q_KGQD, k_KGLD, v_KGLD, tile.mask_QL).permute(2, 0, 1, 3).flatten(1, 2)
+
+    def _singles(self, q_SHD: Tensor, keys_PBKD: Tensor, values_PBKD: Tensor, singles: SingleTokens) -> Tensor:
+        # The query heads that share a key head stand where a prompt's queries would: they see the same keys.
+        q_SKGD = q_SHD.view(len(q_SHD), self.need.num_kv_heads, -1, q_SHD.shape[-1])
+        hidden_SL11 = ~singles.visible_SL[:, :, None, None]
+        # A weight of zero does not silence garbage that is not a number, so it is overwritten.
+        k_SKLD, v_SKLD = (
+            pages[singles.blocks_SN].flatten(1, 2).to(q_SHD.dtype).masked_fill_(hidden_SL11, 0.0).transpose(1, 2)
+            for pages in (keys_PBKD, values_PBKD)
+        )
+        return self._attention(q_SKGD, k_SKLD, v_SKLD, singles.visible_SL[:, None, None]).flatten(1, 2)
+
+    def _attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        cap = self.need.soft_cap
+        if cap is None:
+            return functional.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=mask is None, scale=self.need.scale
+            )
+        scores = (q @ k.transpose(-1, -2)).float() * self.need.scale
+        scores = torch.tanh(scores / cap) * cap
+        if mask is None:
+            mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        return scores.masked_fill_(~mask, float("-inf")).softmax(-1).to(v.dtype) @ v
+
+
+def _tiles(
+    visibility: Visibility, group: GroupBatch, s: int, row: int, context: int, length: int
+) -> Iterator[Tile]:
+    """The tiles of sequence ``s``, whose ``length`` queries start at ``row`` and position ``context``."""
+    table_N, size = group.block_table_SN[s], group.block_size
+    for start in range(context, context + length, QUERIES_PER_TILE):
+        stop = min(start + QUERIES_PER_TILE, context + length)
+        blocks, keys, positions = [], [], []
+        gathered = 0
+        for seen in visibility.ranges(start, stop):
+            first, last = seen.start // size, -(-seen.stop // size)
+            blocks.append(table_N[first:last])
+            offset = gathered - first * size
+            keys.append(range(seen.start + offset, seen.stop + offset))
+            positions.append(torch.arange(seen.start, seen.stop, device=table_N.device))
+            gathered += (last - first) * size
+        positions_L = torch.cat(positions)
+        mask_QL = visibility.mask(torch.arange(start, stop, device=table_N.device)[:, None], positions_L)
+        triangle = start == 0 and visibility.first(stop - 1) == 0
+        yield Tile(
+            rows=slice(row + start - context, row + stop - context),
+            blocks_N=torch.cat(blocks),
+            keys=slice(keys[0].start, keys[0].stop)
+            if len(keys) == 1
+            else torch.cat([torch.arange(k.start, k.stop, device=table_N.device) for k in keys]),
+            mask_QL=None if triangle else mask_QL,
+        )
+
+
+def _similar(
+    visibility: Visibility, contexts: tuple[int, ...], members: list[int], block_size: int
+) -> Iterator[list[int]]:
+    """Split sequences so that padding each part to its longest at most doubles the blocks gathered."""
+
+    def num_blocks(s: int) -> int:
+        seen = visibility.ranges(contexts[s], contexts[s] + 1)
+        return sum(-(-part.stop // block_size) - part.start // block_size for part in seen)
+
+    part: list[int] = []
+    limit = 0
+    for size, s in sorted((num_blocks(s), s) for s in members):
+        if part and size > limit:
+            yield part
+            part = []
+        if not part:
+            limit = 2 * size
+        part.append(s)
+    if part:
+        yield part
+
+
+def _single_tokens(
+    visibility: Visibility, group: GroupBatch, batch: ForwardBatch, members: list[int]
+) -> SingleTokens:
+    table_SN, size = group.block_table_SN, group.block_size
+    device = table_SN.device
+    seen = [visibility.ranges(batch.context_lens[s], batch.context_lens[s] + 1) for s in members]
+    first = [parts[-1].start // size for parts in seen]
+    # Sinks lie in the first blocks; where the window has not left those, they are gathered with it.
+    sinks = [
+        min(-(-parts[0].stop // size), lowest) if len(parts) > 1 else 0
+        for parts, lowest in zip(seen, first, strict=True)
+    ]
+    ends = [batch.context_lens[s] // size + 1 for s in members]
+    counts = [sink + end - lowest for sink, end, lowest in zip(sinks, ends, first, strict=True)]
+    members_S, first_S, sinks_S, counts_S, queries_S = (
+        torch.tensor(values, device=device)[:, None]
+        for values in (members, first, sinks, counts, [batch.context_lens[s] for s in members])
+    )
+    j_N = torch.arange(max(counts), device=device)
+    index_SN = torch.where(j_N < sinks_S, j_N, j_N - sinks_S + first_S).clamp(max=table_SN.shape[1] - 1)
+    positions_SNB = index_SN[:, :, None] * size + torch.arange(size, device=device)
+    visible_SNB = visibility.mask(queries_S[:, :, None], positions_SNB) & (j_N < counts_S)[:, :, None]
+    return SingleTokens(
+        rows_S=torch.tensor([batch.query_starts[s] for s in members], device=device),
+        blocks_SN=table_SN[members_S, index_SN],
+        visible_SL=visible_SNB.flatten(1),
+    )

@@ -1,0 +1,219 @@
+"""The reference Mamba-1 backend: plain torch, any device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isqrt
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from kvhybrid.models.backends.base import MambaBackend
+from kvhybrid.models.base import ForwardBatch, GroupBatch, LayerCache
+
+MAX_LANES = 128
+"""Chunks that the scan walks side by side, beyond one a sequence; bounds the memory of a step."""
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """The sequences of more than one token, cut into chunks that are walked side by side, step by step.
+
+    J steps (the longest chunk), Z chunks; a sequence's chunks are neighbours.
+    """
+
+    sequences: Tensor
+    """The S' sequences that are cut."""
+    rows_JZ: Tensor
+    """The batch's row at each step; a chunk that has ended stays on its last one."""
+    active_JZ: Tensor
+    first_chunks: Tensor
+    last_chunks: Tensor
+    followers: tuple[Tensor, ...]
+    """The second chunk of every sequence, the third, …: each takes over a state from the one before it."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    source_S: Tensor
+    target_S: Tensor
+    fresh_S: Tensor
+    """Sequences without a state yet; their source page is garbage."""
+    tokens_T: Tensor
+    """Where each token lies in an order in which every sequence is preceded by its conv state."""
+    before_SW: Tensor
+    """Where the conv state that a sequence starts from lies in that order, W − 1 inputs."""
+    after_SW: Tensor
+    """Where the one that it ends on lies."""
+    single_sequences: Tensor
+    single_rows: Tensor
+    chunks: Chunks | None
+
+
+class TorchMamba(MambaBackend):
+    """Sequences of one token advance together in one step. Longer ones are cut into about √n chunks of √n
+    tokens: all chunks advance side by side from a zero state, the true states are carried from chunk to
+    chunk, and all advance once more from these. Only decays, never their inverses, are formed, so nothing
+    overflows and a decay that underflows is a true zero."""
+
+    name: ClassVar[str] = "torch"
+    dtypes: ClassVar[frozenset[torch.dtype]] = frozenset({torch.float32, torch.bfloat16, torch.float16})
+
+    def plan(self, batch: ForwardBatch, group: GroupBatch) -> Plan:
+        table_SN, size = group.block_table_SN, group.block_size
+        device = table_SN.device
+        starts = torch.tensor(batch.query_starts, device=device)
+        contexts_S = torch.tensor(batch.context_lens, device=device)
+        lengths_S = starts[1:] - starts[:-1]
+        s_S = torch.arange(batch.num_seqs, device=device)
+        kept = self.need.conv_width - 1
+        sequence_T = torch.repeat_interleave(s_S, lengths_S)
+        before_S = starts[:-1] + kept * s_S
+        w_W = torch.arange(kept, device=device)
+        single_S = lengths_S == 1
+        return Plan(
+            source_S=table_SN[s_S, (contexts_S - 1).clamp(min=0) // size],
+            target_S=table_SN[s_S, (contexts_S + lengths_S - 1) // size],
+            fresh_S=contexts_S == 0,
+            tokens_T=torch.arange(sequence_T.numel(), device=device) + kept * (sequence_T + 1),
+            before_SW=before_S[:, None] + w_W,
+            after_SW=(before_S + lengths_S)[:, None] + w_W,
+            single_sequences=s_S[single_S],
+            single_rows=starts[:-1][single_S],
+            chunks=_chunks(batch.query_starts, device),
+        )
+
+    def convolve(
+        self, x_TC: Tensor, weight_CW: Tensor, bias_C: Tensor | None, cache: LayerCache, plan: Plan
+    ) -> Tensor:
+        pages_PCW = cache["conv"]
+        state_SCW = _read(pages_PCW, plan).to(x_TC.dtype)
+        inputs = x_TC.new_empty(plan.before_SW.numel() + len(x_TC), x_TC.shape[1])
+        inputs[plan.tokens_T] = x_TC
+        inputs[plan.before_SW] = state_SCW.transpose(1, 2)
+        width = weight_CW.shape[1]
+        out_TC = x_TC.float() * weight_CW[:, -1].float()
+        for w in range(width - 1):
+            earlier_TC = inputs[plan.tokens_T - (width - 1 - w)]
+            out_TC.addcmul_(earlier_TC.float(), weight_CW[:, w].float())
+        if bias_C is not None:
+            out_TC += bias_C.float()
+        pages_PCW[plan.target_S] = inputs[plan.after_SW].transpose(1, 2).to(pages_PCW.dtype)
+        return out_TC.to(x_TC.dtype)
+
+    def scan(
+        self,
+        x_TC: Tensor,
+        dt_TC: Tensor,
+        A_CR: Tensor,
+        B_TR: Tensor,
+        C_TR: Tensor,
+        cache: LayerCache,
+        plan: Plan,
+    ) -> Tensor:
+        pages_PCR = cache["ssm"]
+        state_SCR = _read(pages_PCR, plan).float()
+        dt_TC, A_CR, B_TR, C_TR = dt_TC.float(), A_CR.float(), B_TR.float(), C_TR.float()
+        dtx_TC = dt_TC * x_TC.float()
+        y_TC = torch.empty_like(dtx_TC)
+        if len(plan.single_rows):
+            rows = plan.single_rows
+            h = state_SCR[plan.single_sequences]
+            _advance(h, dt_TC[rows], dtx_TC[rows], A_CR, B_TR[rows])
+            y_TC[rows] = _read_out(h, C_TR[rows])
+            state_SCR[plan.single_sequences] = h
+        if plan.chunks is not None:
+            _scan_chunks(plan.chunks, dt_TC, dtx_TC, A_CR, B_TR, C_TR, state_SCR, y_TC)
+        pages_PCR[plan.target_S] = state_SCR.to(pages_PCR.dtype)
+        return y_TC
+
+
+def _read(pages: Tensor, plan: Plan) -> Tensor:
+    """The states that the sequences start from, copied out before any is overwritten."""
+    state = pages[plan.source_S]
+    return state.masked_fill_(plan.fresh_S.view(-1, *[1] * (state.dim() - 1)), 0.0)
+
+
+def _advance(h_ZCR: Tensor, dt_ZC: Tensor, dtx_ZC: Tensor, A_CR: Tensor, B_ZR: Tensor) -> None:
+    """One token in every lane, in place."""
+    decay_ZCR = torch.exp(dt_ZC[:, :, None] * A_CR)
+    h_ZCR.mul_(decay_ZCR).addcmul_(dtx_ZC[:, :, None], B_ZR[:, None, :])
+
+
+def _read_out(h_ZCR: Tensor, C_ZR: Tensor) -> Tensor:
+    return torch.bmm(h_ZCR, C_ZR[:, :, None]).squeeze(2)
+
+
+def _scan_chunks(
+    chunks: Chunks,
+    dt_TC: Tensor,
+    dtx_TC: Tensor,
+    A_CR: Tensor,
+    B_TR: Tensor,
+    C_TR: Tensor,
+    state_SCR: Tensor,
+    y_TC: Tensor,
+) -> None:
+    """Fill the rows of ``y_TC`` and the sequences of ``state_SCR`` that ``chunks`` covers."""
+    rows_JZ = chunks.rows_JZ
+    # A step of zero length leaves the state as it is: this is how an ended chunk waits for the others.
+    active = chunks.active_JZ[:, :, None]
+    dt_JZC = torch.where(active, dt_TC[rows_JZ], 0.0)
+    dtx_JZC = torch.where(active, dtx_TC[rows_JZ], 0.0)
+    B_JZR, C_JZR = B_TR[rows_JZ], C_TR[rows_JZ]
+    steps = range(rows_JZ.shape[0])
+
+    h_ZCR = state_SCR.new_zeros(rows_JZ.shape[1], *state_SCR.shape[1:])
+    begin_ZCR = torch.zeros_like(h_ZCR)
+    begin_ZCR[chunks.first_chunks] = state_SCR[chunks.sequences]
+    if chunks.followers:
+        for j in steps:
+            _advance(h_ZCR, dt_JZC[j], dtx_JZC[j], A_CR, B_JZR[j])
+        length_ZC = dt_JZC.sum(0)
+        for chunk in chunks.followers:
+            before = chunk - 1
+            decay = torch.exp(length_ZC[before][:, :, None] * A_CR)
+            begin_ZCR[chunk] = begin_ZCR[before] * decay + h_ZCR[before]
+    y_JZC = torch.empty_like(dtx_JZC)
+    h_ZCR = begin_ZCR
+    for j in steps:
+        _advance(h_ZCR, dt_JZC[j], dtx_JZC[j], A_CR, B_JZR[j])
+        y_JZC[j] = _read_out(h_ZCR, C_JZR[j])
+    y_TC[rows_JZ[chunks.active_JZ]] = y_JZC[chunks.active_JZ]
+    state_SCR[chunks.sequences] = h_ZCR[chunks.last_chunks]
+
+
+def _chunks(query_starts: tuple[int, ...], device: torch.device) -> Chunks | None:
+    spans = [(s, start, stop) for s, (start, stop) in enumerate(pairwise(query_starts)) if stop - start > 1]
+    if not spans:
+        return None
+    longest = max(stop - start for _, start, stop in spans)
+    total = sum(stop - start for _, start, stop in spans)
+    size = max(isqrt(longest - 1) + 1, -(-total // MAX_LANES))
+    if longest <= 2 * size:
+        size = longest  # too short for the second walk to pay
+
+    begins: list[int] = []
+    ends: list[int] = []
+    first_chunks: list[int] = []
+    followers: dict[int, list[int]] = {}
+    for _, start, stop in spans:
+        first_chunks.append(len(begins))
+        for ordinal, begin in enumerate(range(start, stop, size)):
+            if ordinal:
+                followers.setdefault(ordinal, []).append(len(begins))
+            begins.append(begin)
+            ends.append(min(begin + size, stop))
+
+    begins_Z, ends_Z = torch.tensor(begins, device=device), torch.tensor(ends, device=device)
+    rows_JZ = begins_Z + torch.arange(size, device=device)[:, None]
+    return Chunks(
+        sequences=torch.tensor([s for s, _, _ in spans], device=device),
+        rows_JZ=torch.minimum(rows_JZ, ends_Z - 1),
+        active_JZ=rows_JZ < ends_Z,
+        first_chunks=torch.tensor(first_chunks, device=device),
+        last_chunks=torch.tensor([*first_chunks[1:], len(begins)], device=device) - 1,
+        followers=tuple(torch.tensor(chunk, device=device) for _, chunk in sorted(followers.items())),
+    )

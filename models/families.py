@@ -1,0 +1,25 @@
+"""The model families, by the ``model_type`` of a Hugging Face config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvhybrid.models.base import HybridModel
+from kvhybrid.models.registry import LazyRegistry
+
+families = LazyRegistry(
+    "model_type",
+    "kvhybrid.models",
+    {
+        "gemma2": "kvhybrid.models.gemma:Gemma",
+        "gemma3": "kvhybrid.models.gemma:Gemma",
+        "gemma3_text": "kvhybrid.models.gemma:Gemma",
+        "jamba": "kvhybrid.models.jamba:Jamba",
+    },
+)
+
+
+def family_of(config: Mapping[str, Any]) -> type[HybridModel]:
+    """The family that reads ``config``; ValueError names an unknown ``model_type`` and the known ones."""
+    return families.get(str(config.get("model_type")))

@@ -1,0 +1,34 @@
+"""Random weights from a seed, for models that nobody has trained."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+
+@runtime_checkable
+class Fillable(Protocol):
+    """A layer with rules of its own for its parameters."""
+
+    def fill(self, generator: torch.Generator) -> None: ...
+
+
+@torch.no_grad()
+def fill_randomly(model: nn.Module, seed: int) -> None:
+    """Fill every parameter: matrices keep the size of what passes through them, norms start at one.
+
+    Embeddings are small, so that where they are tied to the output a token does not simply repeat itself.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    # Children first: a layer with rules of its own overrides those of its parts.
+    for module in reversed(list(model.modules())):
+        if isinstance(module, nn.Linear):
+            module.weight.normal_(0.0, module.in_features**-0.5, generator=generator)
+            if module.bias is not None:
+                module.bias.zero_()
+        elif isinstance(module, nn.Embedding):
+            module.weight.normal_(0.0, 0.1 * module.embedding_dim**-0.5, generator=generator)
+        elif isinstance(module, Fillable):
+            module.fill(generator)

@@ -1,0 +1,1 @@
+"""What model families share: one kind of layer a file."""

@@ -1,0 +1,81 @@
+"""Self-attention over a paged cache, for a ragged batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from kvhybrid.models.backends import attention_backends
+from kvhybrid.models.backends.base import AttentionBackend, AttentionNeed
+from kvhybrid.models.layers.cached import CachedLayer, dtype_name
+from kvhybrid.models.layers.norm import RMSNorm
+from kvhybrid.models.layers.plans import Plans
+from kvhybrid.models.layers.rope import Rotation, rotate
+from kvhybrid.specs import ChunkedLocalAttentionSpec, FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+
+
+class Attention(CachedLayer):
+    """Projections, optional norms of queries and keys, optional rotation, and a backend for the rest."""
+
+    backend: AttentionBackend
+
+    def __init__(
+        self,
+        need: AttentionNeed,
+        width: int,
+        *,
+        backend: str,
+        bias: bool = False,
+        q_norm: RMSNorm | None = None,
+        k_norm: RMSNorm | None = None,
+    ) -> None:
+        super().__init__()
+        self.name = need.layer
+        self.need = need
+        self.backend = attention_backends.get(backend)(need)
+        self.q_proj = nn.Linear(width, need.num_heads * need.head_size, bias=bias)
+        self.k_proj = nn.Linear(width, need.num_kv_heads * need.head_size, bias=bias)
+        self.v_proj = nn.Linear(width, need.num_kv_heads * need.head_size, bias=bias)
+        self.o_proj = nn.Linear(need.num_heads * need.head_size, width, bias=bias)
+        self.q_norm = q_norm
+        self.k_norm = k_norm
+
+    def fill(self, generator: torch.Generator) -> None:
+        """In an untrained layer queries are four times the size of keys, so that it picks rather than averages:
+        an average of many tokens hardly changes from one to the next, and the model repeats itself."""
+        if self.q_norm is None:
+            self.q_proj.weight.mul_(4.0)
+        else:
+            self.q_norm.weight.add_(3.0)
+
+    def spec(self, block_size: int, dtype: torch.dtype) -> KVCacheSpec:
+        visibility = self.need.visibility
+        if visibility.sinks:
+            raise ValueError(f"layer {self.name}: no spec keeps sinks; override `spec` with one that does")
+        page = {
+            "block_size": block_size,
+            "num_kv_heads": self.need.num_kv_heads,
+            "head_size": self.need.head_size,
+        }
+        name = dtype_name(dtype)
+        if visibility.window is not None:
+            return SlidingWindowSpec(**page, dtype=name, window=visibility.window)
+        if visibility.chunk is not None:
+            return ChunkedLocalAttentionSpec(**page, dtype=name, chunk=visibility.chunk)
+        return FullAttentionSpec(**page, dtype=name)
+
+    def forward(self, x_TM: Tensor, plans: Plans, rotation: Rotation | None = None) -> Tensor:
+        q_THD, k_TKD, v_TKD = (
+            project(x_TM).view(len(x_TM), -1, self.need.head_size)
+            for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        if self.q_norm is not None:
+            q_THD = self.q_norm(q_THD)
+        if self.k_norm is not None:
+            k_TKD = self.k_norm(k_TKD)
+        if rotation is not None:
+            q_THD, k_TKD = rotate(q_THD, rotation), rotate(k_TKD, rotation)
+        plan = plans.plan(self.name, self.backend)
+        read_THD = self.backend.attend(q_THD, k_TKD, v_TKD, self.cache, plan)
+        out_TM: Tensor = self.o_proj(read_THD.flatten(1))
+        return out_TM

@@ -1,0 +1,45 @@
+"""A layer that keeps something of every sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from kvhybrid.models.backends.base import Backend
+from kvhybrid.models.base import LayerCache
+from kvhybrid.specs import KVCacheSpec
+
+
+class CachedLayer(nn.Module):
+    """Has a name in the cache's layout, a spec, a backend, and, once bound, its part of the byte pool."""
+
+    name: str
+    backend: Backend
+    cache: LayerCache
+
+    def spec(self, block_size: int, dtype: torch.dtype) -> KVCacheSpec:
+        """What the layer keeps, in blocks of ``block_size`` tokens and elements of ``dtype``."""
+        raise NotImplementedError
+
+
+def cached_layers(model: nn.Module) -> dict[str, CachedLayer]:
+    """The layers of ``model`` that keep something, by name, in the order of the model."""
+    return {layer.name: layer for layer in model.modules() if isinstance(layer, CachedLayer)}
+
+
+def bind_cache(model: nn.Module, caches: Mapping[str, LayerCache]) -> None:
+    """Give every layer its views of the pool. ValueError where one is missing or its backend refuses it."""
+    layers = cached_layers(model)
+    missing = [name for name in layers if name not in caches]
+    if missing:
+        raise ValueError(f"no cache for layers: {', '.join(missing)}")
+    for name, layer in layers.items():
+        layer.backend.check_cache(name, caches[name])
+        layer.cache = caches[name]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A torch dtype's name as specs write it."""
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,47 @@
+"""Mixture of experts: each token goes through the few feed-forward layers that a router picks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from kvhybrid.models.layers.activation import Activation
+
+
+class Experts(nn.Module):
+    """``top_k`` of ``num_experts`` gated feed-forward layers, weighed by the router's softmax over all of
+    them; the weights of the picked ones are not scaled to add up to one. No token is ever dropped."""
+
+    def __init__(self, width: int, inner: int, num_experts: int, top_k: int, act: Activation) -> None:
+        super().__init__()
+        self.act = act
+        self.top_k = top_k
+        self.router = nn.Linear(width, num_experts, bias=False)
+        self.gate_up_proj = nn.Parameter(torch.empty(num_experts, 2 * inner, width))
+        self.down_proj = nn.Parameter(torch.empty(num_experts, width, inner))
+
+    def fill(self, generator: torch.Generator) -> None:
+        """The weights of an untrained layer."""
+        for weight in (self.gate_up_proj, self.down_proj):
+            weight.normal_(0.0, weight.shape[-1] ** -0.5, generator=generator)
+
+    def forward(self, x_TM: Tensor) -> Tensor:
+        shares_TE = self.router(x_TM).softmax(-1, dtype=torch.float32)
+        top = shares_TE.topk(self.top_k, dim=-1)
+        chosen_X = top.indices.flatten()
+        # One row for every pick of a token, sorted by expert, so that each expert works on one slice.
+        order_X = chosen_X.argsort(stable=True)
+        tokens_X = order_X // self.top_k
+        shares_X = top.values.flatten()[order_X].to(x_TM.dtype)
+        counts = torch.bincount(chosen_X, minlength=self.gate_up_proj.shape[0]).tolist()
+        out_TM = torch.zeros_like(x_TM)
+        end = 0
+        for expert, count in enumerate(counts):
+            begin, end = end, end + count
+            if count:
+                tokens = tokens_X[begin:end]
+                gate, up = functional.linear(x_TM[tokens], self.gate_up_proj[expert]).chunk(2, dim=-1)
+                picked = functional.linear(self.act(gate) * up, self.down_proj[expert])
+                out_TM.index_add_(0, tokens, picked * shares_X[begin:end, None])
+        return out_TM

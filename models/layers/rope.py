@@ -1,0 +1,51 @@
+"""Rotary position embedding (Su et al., 2021), with linear scaling of positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Rotation = tuple[Tensor, Tensor]
+"""Cosines and sines, ``[T, D]`` each."""
+
+
+@dataclass(frozen=True)
+class Rope:
+    """The angles of one kind of layer; layers of equal settings share a table."""
+
+    head_size: int
+    base: float
+    factor: float = 1.0
+    """Positions are divided by it."""
+
+    @classmethod
+    def from_parameters(cls, head_size: int, parameters: Mapping[str, Any], base: float) -> Rope:
+        """From a Hugging Face rope dict (``rope_type`` or ``type``, ``rope_theta``, ``factor``)."""
+        kind = parameters.get("rope_type") or parameters.get("type") or "default"
+        if kind not in ("default", "linear"):
+            raise ValueError(f"rope_type {kind!r} is not supported; accepted: default, linear")
+        theta = parameters.get("rope_theta")
+        return cls(
+            head_size=head_size,
+            base=float(base if theta is None else theta),
+            factor=float(parameters["factor"]) if kind == "linear" else 1.0,
+        )
+
+    def rotation(self, positions_T: Tensor, dtype: torch.dtype) -> Rotation:
+        """The tables of a batch, computed in float32 and given as ``dtype``."""
+        halves = torch.arange(0, self.head_size, 2, dtype=torch.float32, device=positions_T.device)
+        frequencies = 1.0 / self.base ** (halves / self.head_size) / self.factor
+        angles = positions_T[:, None].float() * frequencies
+        angles_TD = torch.cat((angles, angles), dim=-1)
+        return angles_TD.cos().to(dtype), angles_TD.sin().to(dtype)
+
+
+def rotate(x_THD: Tensor, rotation: Rotation) -> Tensor:
+    """Turn each pair ``(x[i], x[i + D/2])`` by its angle."""
+    cos_T1D, sin_T1D = (table[:, None] for table in rotation)
+    low, high = x_THD.chunk(2, dim=-1)
+    return x_THD * cos_T1D + torch.cat((-high, low), dim=-1) * sin_T1D

@@ -1,0 +1,95 @@
+"""Models from a checkpoint folder, from a live transformers model, or with random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvhybrid.models.base import BackendChoice, HybridModel
+from kvhybrid.models.checkpoint import CheckpointError, read_config, read_weights
+from kvhybrid.models.families import family_of
+from kvhybrid.models.initialization import fill_randomly
+
+NAMES_SHOWN = 10
+
+
+def load_model(
+    path: str | Path, dtype: torch.dtype = torch.float32, *, backends: BackendChoice | None = None
+) -> HybridModel:
+    """The model of a Hugging Face checkpoint folder, its weights as ``dtype``, on the CPU.
+
+    Raises ValueError for an unknown ``model_type``, CheckpointError (a ValueError) where files or weights are
+    missing, unexpected or of another shape.
+    """
+    folder = Path(path)
+    config = read_config(folder)
+    family_of(config)
+    return _build(config, read_weights(folder), dtype, backends)
+
+
+def model_from_hf(
+    model: Any, dtype: torch.dtype | None = None, *, backends: BackendChoice | None = None
+) -> HybridModel:
+    """The model of a live transformers model object, on its device; it shares weights that need no change.
+
+    ``dtype`` is the model's own where not given.
+    """
+    return _build(model.config.to_dict(), model.state_dict(), dtype or model.dtype, backends)
+
+
+def model_from_config(
+    config: Mapping[str, Any],
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    *,
+    backends: BackendChoice | None = None,
+) -> HybridModel:
+    """An untrained model of a Hugging Face config, its weights drawn from ``seed``."""
+    model = family_of(config).from_config(config, backends)
+    fill_randomly(model, seed)
+    return _ready(model.to(dtype))
+
+
+def _build(
+    config: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    dtype: torch.dtype,
+    backends: BackendChoice | None,
+) -> HybridModel:
+    family = family_of(config)
+    with torch.device("meta"):  # no memory for weights that are replaced at once
+        model = family.from_config(config, backends)
+    mapped = family.map_weights(config, weights)
+    _check(model.state_dict(), mapped)
+    model.load_state_dict({name: weight.detach().to(dtype) for name, weight in mapped.items()}, assign=True)
+    return _ready(model)
+
+
+def _ready(model: HybridModel) -> HybridModel:
+    return model.requires_grad_(False).eval()
+
+
+def _check(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+    """Every weight once, in the right shape."""
+    misshapen = [
+        f"{name} {tuple(found[name].shape)} instead of {tuple(weight.shape)}"
+        for name, weight in expected.items()
+        if name in found and found[name].shape != weight.shape
+    ]
+    faults = {
+        "missing": [name for name in expected if name not in found],
+        "unexpected": [name for name in found if name not in expected],
+        "misshapen": misshapen,
+    }
+    lines = [f"{len(names)} {fault}: {_shown(names)}" for fault, names in faults.items() if names]
+    if lines:
+        raise CheckpointError("weights do not fit the config; " + "; ".join(lines))
+
+
+def _shown(names: list[str]) -> str:
+    more = len(names) - NAMES_SHOWN
+    return ", ".join(names[:NAMES_SHOWN]) + (f", and {more} more" if more > 0 else "")

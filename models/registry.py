@@ -1,0 +1,48 @@
+"""Names that lead to classes, each imported only when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+
+class LazyRegistry:
+    """Names to ``"module:Class"``. Importing the registry imports none of them.
+
+    Other distributions add theirs with `register` or through the entry-point group, whose names are the keys
+    and whose values are such paths.
+    """
+
+    def __init__(self, noun: str, entry_point_group: str, built_in: Mapping[str, str]) -> None:
+        self.noun = noun
+        self._group = entry_point_group
+        self._targets: dict[str, str | type[Any]] = dict(built_in)
+
+    def register(self, name: str, target: str | type[Any]) -> None:
+        """Add ``target``, a class or ``"module:Class"``, under a name that is not taken."""
+        if name in self._targets:
+            raise ValueError(f"{self.noun} {name!r} is taken by {self._targets[name]}")
+        self._targets[name] = target
+
+    def names(self) -> tuple[str, ...]:
+        """All known names, sorted, those of other distributions included."""
+        return tuple(sorted({*self._targets, *self._plugged_in()}))
+
+    def get(self, name: str) -> type[Any]:
+        """The class called ``name``. An unknown name is a ValueError that lists the known ones."""
+        target = self._targets.get(name) or self._plugged_in().get(name)
+        if target is None:
+            raise ValueError(f"unknown {self.noun} {name!r}; known: {', '.join(self.names())}")
+        if isinstance(target, type):
+            return target
+        module, _, attribute = target.partition(":")
+        try:
+            found: type[Any] = getattr(import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"{self.noun} {name!r}: {target} cannot be imported: {error}") from error
+        return found
+
+    def _plugged_in(self) -> dict[str, str]:
+        return {point.name: point.value for point in entry_points(group=self._group)}

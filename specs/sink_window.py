@@ -1,0 +1,32 @@
+"""A sliding window that never forgets the first tokens, the attention sinks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kvhybrid.specs.base import AttentionSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkWindowSpec(AttentionSpec):
+    """``live(p) = [0, sinks)`` and ``[max(sinks, p - window + 1), p)``: two ranges (StreamingLLM)."""
+
+    sinks: int
+    """Tokens at the start that every query attends to."""
+    window: int
+    """Latest tokens that a query attends to, itself included."""
+
+    kind: ClassVar[str] = "sink_window"
+    retained: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sinks < 1 or self.window < 1:
+            raise ValueError(
+                f"SinkWindowSpec: sinks and window must be at least 1, found {self.sinks} and {self.window}"
+            )
+
+    def live(self, p: int) -> tuple[range, ...]:
+        sinks = min(self.sinks, p)
+        return (range(sinks), range(max(sinks, p - self.window + 1), p))

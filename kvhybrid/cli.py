@@ -1,0 +1,84 @@
+"""The command line, ``kvhybrid VERB [arguments]``. A verb's module is imported only when it is chosen."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from kvhybrid.errors import InputError
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb: the module whose ``main(arguments) -> exit code`` does the work, and one line of help."""
+
+    module: str
+    summary: str
+
+
+VERBS = {
+    "run": Verb("kvhybrid.commands.run", "run a model on a workload and show the hit rates of every group"),
+    "scenario": Verb("kvhybrid.commands.scenario", "play scenario files on the real cache manager"),
+    "specs": Verb("kvhybrid.commands.specs", "list the registered specs: what a layer can keep"),
+}
+
+USAGE = "usage: kvhybrid VERB [arguments]"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a verb. Returns 0, 2 for a mistake of the user, 130 when interrupted."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    name, rest = (given[0], given[1:]) if given else ("--help", [])
+    if name in ("-h", "--help", "help"):
+        print(help_text())
+        return 0
+    if name == "--version":
+        from importlib.metadata import version
+
+        print(f"kvhybrid {version('kvhybrid')}")
+        return 0
+    if name not in VERBS:
+        print(f"kvhybrid: unknown verb {name!r}; accepted: {', '.join(VERBS)}", file=sys.stderr)
+        return 2
+    return _run_verb(name, rest)
+
+
+def help_text() -> str:
+    """The verbs, one a line."""
+    width = max(map(len, VERBS)) + 2
+    lines = [f"  {name:<{width}}{verb.summary}" for name, verb in VERBS.items()]
+    return "\n".join(
+        [
+            USAGE,
+            "",
+            "KV caches of hybrid models: run, measure and compare them.",
+            "",
+            "verbs:",
+            *lines,
+            "",
+            "options:",
+            "  --version   print the version",
+            "",
+            "kvhybrid VERB --help tells what a verb takes.",
+        ]
+    )
+
+
+def _run_verb(name: str, arguments: list[str]) -> int:
+    try:
+        code: int = import_module(VERBS[name].module).main(arguments)
+        sys.stdout.flush()
+    except InputError as error:
+        print(f"kvhybrid {name}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"kvhybrid {name}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of a pipe has gone. Python would complain again when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code

@@ -1,0 +1,70 @@
+"""``kvhybrid run``: a model on a workload, as a Hydra application over ``conf/run.yaml``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+GROUPS = ("model", "workload", "pool", "scheduler", "eviction", "retention", "tracking", "experiment")
+
+HELP = """usage: kvhybrid run [-m] [GROUP=CHOICE ...] [KEY=VALUE ...]
+
+Runs a model on a workload and shows the hit rates of every cache group. Writes config.yaml, metrics.jsonl,
+summary.json and hits.png into a new folder below runs/outputs/run/; the last line printed is that folder.
+
+examples:
+  kvhybrid run                                              a tiny Gemma 3 on prompts with shared prefixes
+  kvhybrid run model=jamba_tiny workload=multi_turn
+  kvhybrid run model=hf model.path=FOLDER device=cuda pool=memory pool.memory=8GiB
+  kvhybrid run -m model=gemma3_tiny,jamba_tiny workload=random,few_shot   a sweep: every combination
+
+groups and their choices (the first line of each file):
+{choices}
+
+other options:
+  -m, --multirun      sweep over the values that commas separate
+  --cfg job           print the composed config and stop
+  --config-dir DIR    add a folder with groups and choices of your own
+  hydra.searchpath=[pkg://PACKAGE.conf]   the same, from an installed package
+  --hydra-help        all that Hydra offers"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run, or sweep. Returns the exit code."""
+    if any(argument in ("-h", "--help") for argument in arguments):
+        print(HELP.format(choices=_choices()))
+        return 0
+    from kvhybrid.hydra_app.launch import launch
+
+    return launch("run", _run, arguments)
+
+
+def _run(config: Any, folder: Path, overrides: list[str]) -> None:
+    from kvhybrid.hydra_app.schema import plain, read_settings
+
+    settings = read_settings(config)
+
+    from kvhybrid.run import run
+
+    summary = run(settings, folder, config=plain(config), overrides=overrides)
+    print(folder)
+    if summary.status == "interrupted":
+        raise KeyboardInterrupt  # what was found is safe; now the sweep, if it is one, ends too
+
+
+def _choices() -> str:
+    """Every choice of every group, with the comment that opens its file."""
+    lines = []
+    for group in GROUPS:
+        lines.append(f"  {group}")
+        for place in sorted(files("kvhybrid.conf").joinpath(group).iterdir(), key=lambda place: place.name):
+            if place.name.endswith(".yaml"):
+                lines.append(f"    {place.name.removesuffix('.yaml'):<20}{_first_comment(place.read_text())}")
+    return "\n".join(lines)
+
+
+def _first_comment(text: str) -> str:
+    comments = (line.removeprefix("# ") for line in text.splitlines() if line.startswith("# "))
+    return next((comment for comment in comments if not comment.startswith("@package")), "")

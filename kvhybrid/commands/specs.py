@@ -1,0 +1,44 @@
+"""``kvhybrid specs``: every registered spec, the manager of its blocks, where it came from, its live set."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Sequence
+
+from kvhybrid.errors import InputError
+
+HELP = """usage: kvhybrid specs
+
+Lists the registered specs: the name, the manager of its blocks, where it came from, and the earlier
+positions that the token at position p still reads. Specs of other distributions appear when they are
+installed with an entry point in the group kvhybrid.specs."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the table. Returns the exit code."""
+    if any(argument in ("-h", "--help") for argument in arguments):
+        print(HELP)
+        return 0
+    if arguments:
+        raise InputError(f"takes no arguments, found {arguments[0]!r}")
+
+    from kvhybrid.specs import SpecRegistryError, registry
+
+    try:
+        entries = list(registry)
+    except SpecRegistryError as error:
+        raise InputError(str(error)) from error
+    rows = [("spec", "manager", "origin", "live set")]
+    rows += [(e.name, e.manager_name, e.origin, first_sentence(e.spec)) for e in entries]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        padded = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
+        print(f"{padded}  {row[3]}".rstrip())
+    return 0
+
+
+def first_sentence(spec: type[object]) -> str:
+    """The first paragraph of the class docstring on one line, without markup: for a spec, its live set."""
+    paragraph = (inspect.cleandoc(spec.__doc__) if spec.__doc__ else "").split("\n\n")[0]
+    return re.sub(r"\s+", " ", paragraph).replace("`", "").rstrip(".")

@@ -1,0 +1,1 @@
+"""Hydra applications over ``conf/``: launching one, its schema, its errors, its sweeps."""

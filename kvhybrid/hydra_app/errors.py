@@ -1,0 +1,101 @@
+"""One line for what Hydra and OmegaConf refuse: the key, what was found, what is accepted."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from hydra.errors import MissingConfigException, OverrideParseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
+
+_TYPE_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    type(None): "null",
+    list: "a list [a,b]",
+    dict: "a mapping",
+}
+
+
+def explain(error: BaseException) -> str:
+    """What is wrong with a config, on one line, from the exception that Hydra raised."""
+    if isinstance(error, MissingConfigException) and error.options:
+        group, _, choice = str(error.missing_cfg_file).rpartition("/")
+        options = [str(option) for option in error.options]
+        return f"{group}={choice}: no such choice{nearest(choice, options, f'{group}=')}"
+    if isinstance(error, OverrideParseException):
+        return f"cannot read {error.override!r}: {_one_line(str(error.__cause__ or error))}"
+    ambiguous = re.match(r"Ambiguous value for argument '(([^=]*)=(.*))'", str(error))
+    if ambiguous:
+        given, key, values = ambiguous.groups()
+        return f"{given} has several values: sweep over them with -m {given}, or write {key}=[{values}]"
+    merged = re.match(r"In 'schema/(\w+)/(\w+)': .*\s.* is not a subclass of", str(error))
+    if merged:
+        return f"{merged[1]} takes one choice, found {merged[2]} beside another; -m sweeps over several"
+    cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__ or error.__context__
+    if isinstance(cause, OmegaConfBaseException):
+        return _place(str(error)) + (_explain_key(cause) or _one_line(cause.msg or str(cause)))
+    return _one_line(str(error))
+
+
+def nearest(found: str, accepted: Iterable[str], prefix: str = "") -> str:
+    """``; did you mean …? accepted: …`` for a name that is not among ``accepted``."""
+    accepted = list(accepted)
+    close = difflib.get_close_matches(found, accepted, n=1)
+    hint = f"; did you mean {prefix}{close[0]}?" if close else ";"
+    return f"{hint} accepted: {', '.join(accepted) or 'nothing'}"
+
+
+def _explain_key(error: OmegaConfBaseException) -> str | None:
+    """The line for a key that the schema does not have, or a value of another type than it has."""
+    key = str(error.full_key or "")
+    name = str(error.key)
+    if not key:
+        return None
+    prefix = key.removesuffix(name)
+    if isinstance(error, (ConfigAttributeError, ConfigKeyError)):
+        if is_dataclass(error.object_type):
+            accepted = [field.name for field in fields(error.object_type)]
+        else:
+            accepted = [str(child) for child in error.parent_node or ()]
+        return f"{key}: no such key{nearest(name, accepted, prefix)}"
+    if isinstance(error, ValidationError):
+        wanted = get_type_hints(error.object_type).get(name) if is_dataclass(error.object_type) else None
+        if wanted is not None:
+            return f"{key} must be {_words(wanted)}, found {_found(str(error))}"
+    return f"{key}: {_one_line(str(error))}"
+
+
+def _found(message: str) -> str:
+    """The offending value, as far as OmegaConf's message has it."""
+    value = re.match(r"Value '(.*)' (?:of type '\w+'|is not a valid)", message, re.DOTALL)
+    if value:
+        return value[1]
+    if "is not Optional" in message:
+        return "null"
+    kind = re.match(r"Invalid value assigned: (\w+) is not", message)
+    return f"a value of type {kind[1]}" if kind else _one_line(message)
+
+
+def _words(kind: Any) -> str:
+    if get_origin(kind) in (Union, types.UnionType):
+        return " or ".join(_words(part) for part in get_args(kind))
+    return _TYPE_WORDS.get(get_origin(kind) or kind, str(kind))
+
+
+def _place(message: str) -> str:
+    """The YAML file that the error lies in, where Hydra names one."""
+    where = re.match(r"In '([^']+)': \w+ raised while composing", message)
+    return f"{where[1]}.yaml: " if where else ""
+
+
+def _one_line(message: str) -> str:
+    """The message without OmegaConf's and Hydra's trailing notes."""
+    kept = re.split(r"\n\s*(?:full_key:|See https|Config search path)", message)[0]
+    return " ".join(kept.split())

@@ -1,0 +1,61 @@
+"""What a person sees while a run goes on: a bar on a terminal, a few plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from time import perf_counter
+from types import TracebackType
+
+from kvhybrid.stats import StepStats
+
+PLAIN_LINES = 4
+"""Lines of progress where stderr is not a terminal."""
+
+
+class Progress:
+    """Follows a run on stderr, so that stdout holds only results."""
+
+    def __init__(self, name: str, num_requests: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
+        console = Console(file=sys.stderr)
+        self._name = name
+        self._num_requests = num_requests
+        self._bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("requests  {task.fields[figures]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task(name, total=num_requests, figures="")
+        self._plain = not console.is_terminal
+        self._next_line = 1
+        self._tokens = 0
+        self._began = perf_counter()
+
+    def __enter__(self) -> Progress:
+        if self._plain:
+            print(f"{self._name}: {self._num_requests} requests", file=sys.stderr)
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def update(self, stats: StepStats, num_finished: int) -> None:
+        """Show where the run stands after a step."""
+        self._tokens += stats.num_scheduled_tokens
+        rate = self._tokens / max(perf_counter() - self._began, 1e-9)
+        hit_rate = max((group.hit_rate for group in stats.cache.groups), default=0.0)
+        figures = f"{rate:,.0f} tokens/s  {hit_rate:.1%} hit"
+        self._bar.update(self._task, completed=num_finished, figures=figures)
+        if self._plain and num_finished * PLAIN_LINES >= self._next_line * self._num_requests:
+            print(f"  step {stats.step}: {num_finished} requests done, {figures}", file=sys.stderr)
+            self._next_line = num_finished * PLAIN_LINES // self._num_requests + 1

@@ -1,0 +1,100 @@
+"""Tables on stdout: the groups of a run, the jobs of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from kvhybrid.report.summary import RunSummary
+
+PLAIN_WIDTH = 120
+"""Columns where stdout is not a terminal."""
+ROOMY_WIDTH = 100
+"""Columns from which on there is room for more than one space between two figures."""
+
+
+def print_run(summary: RunSummary) -> None:
+    """The figures of every group, and of the run as a whole."""
+    table = _table(
+        summary.name,
+        ["group", "spec"],
+        ["layers", "block", "live", "reusable", "hit\nrate", "own hit\nrate", "evicted"],
+    )
+    for group, figures in zip(summary.groups, summary.cache.groups, strict=True):
+        table.add_row(
+            group.name,
+            group.kind,
+            str(group.num_layers),
+            str(group.block_size),
+            str(figures.blocks_live),
+            str(figures.blocks_reusable),
+            f"{figures.hit_rate:.1%}",
+            f"{figures.own_hit_rate:.1%}",
+            f"{figures.evictions:,}",
+        )
+    end = "" if summary.status == "done" else f" ({summary.status})"
+    _print(table)
+    print(
+        f"{summary.requests} requests{end}, {summary.prompt_tokens:,} prompt and "
+        f"{summary.output_tokens:,} new tokens in {summary.seconds:.1f} s and {summary.steps:,} steps"
+    )
+    print(
+        f"pool of {summary.cache.num_blocks:,} blocks: {summary.cache.refusals:,} refusals, "
+        f"{summary.preemptions:,} preemptions"
+    )
+
+
+def print_sweep(jobs: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """One row per job of a sweep: (its folder's name, the content of its ``summary.json``)."""
+    from kvhybrid.report.summary import merge_alike
+
+    table = _table("sweep", ["job", "run", "own hit rates"], ["hit rate", "evictions", "seconds"])
+    common = set.intersection(*(set(summary["overrides"]) for _, summary in jobs)) if jobs else set()
+    for folder, summary in jobs:
+        groups = [(group["name"], group["kind"]) for group in summary["groups"]]
+        own = merge_alike((name, kind, summary[f"group/{name}/own_hit_rate"]) for name, kind in groups)
+        changed = [override for override in summary["overrides"] if override not in common]
+        table.add_row(
+            folder,
+            "\n".join(changed or [summary["name"]]),
+            "\n".join(f"{rate:6.1%}  {names}" for names, _, rate in own),
+            f"{summary['hit_rate']:.1%}",
+            f"{sum(summary[f'group/{name}/evictions'] for name, _ in groups):,}",
+            f"{summary['seconds']:.1f}",
+        )
+    _print(table)
+
+
+def _table(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1 if _console().width >= ROOMY_WIDTH else 0),
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for heading in words:
+        table.add_column(heading, no_wrap=True)
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _print(table: Table) -> None:
+    _console().print(table)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=PLAIN_WIDTH)

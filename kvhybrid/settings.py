@@ -1,0 +1,249 @@
+"""The schema of ``kvhybrid run``: every key that a config may have, its type and its limits.
+
+The values that ship lie in ``conf/``; Hydra merges them into these classes, which is why none is frozen. An
+object of `RunSettings` can also be built in Python and handed to `kvhybrid.run.run`.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvhybrid.models.base import HybridModel
+
+MISSING = "???"
+"""A value that the user has to give, as OmegaConf spells it."""
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+_BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+@dataclass(kw_only=True)
+class ModelSettings(ABC):
+    """A model to run. One of another package is chosen in YAML with ``_target_: package.module.Class``."""
+
+    dtype: str = "float32"
+    cpu_threads: int | None = None
+    """Threads of torch on the CPU; torch's own choice where not given."""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"model.dtype must be one of {', '.join(DTYPES)}, found {self.dtype!r}")
+        if self.cpu_threads is not None:
+            _at_least("model.cpu_threads", self.cpu_threads, 1)
+
+    @abstractmethod
+    def build(self) -> HybridModel:
+        """The model with its weights in `dtype`. Raises ValueError or OSError where they cannot be had."""
+
+
+@dataclass(kw_only=True)
+class CheckpointSettings(ModelSettings):
+    """A Hugging Face checkpoint folder: ``config.json`` and safetensors."""
+
+    path: str = MISSING
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (Path(self.path) / "config.json").is_file():
+            found = "a folder without one" if Path(self.path).is_dir() else "no such folder"
+            raise ValueError(f"model.path must be a folder with config.json, found {found}: {self.path}")
+
+    def build(self) -> HybridModel:
+        import torch
+
+        from kvhybrid.models.loading import load_model
+
+        return load_model(self.path, dtype=getattr(torch, self.dtype))
+
+
+@dataclass(kw_only=True)
+class RandomModelSettings(ModelSettings):
+    """A model with random weights drawn from ``seed``. The other fields are the keys of the family's Hugging
+    Face config, under the same names."""
+
+    model_type: str
+    seed: int = 0
+    vocab_size: int = 384
+    hidden_size: int = 64
+    intermediate_size: int = 128
+    num_hidden_layers: int = 6
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 2
+    max_position_embeddings: int = 2048
+
+    def config(self) -> dict[str, Any]:
+        """The keys of ``config.json``."""
+        ours = {"seed", *(field.name for field in fields(ModelSettings))}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ours}
+
+    def build(self) -> HybridModel:
+        import torch
+
+        from kvhybrid.models.loading import model_from_config
+
+        return model_from_config(self.config(), seed=self.seed, dtype=getattr(torch, self.dtype))
+
+
+@dataclass(kw_only=True)
+class Gemma3Settings(RandomModelSettings):
+    """Gemma 3, text only: ``sliding_window_pattern - 1`` window layers, then a full one, repeated."""
+
+    model_type: str = "gemma3_text"
+    head_dim: int = 16
+    query_pre_attn_scalar: int = 16
+    sliding_window: int = 32
+    sliding_window_pattern: int = 6
+
+
+@dataclass(kw_only=True)
+class JambaSettings(RandomModelSettings):
+    """Jamba: Mamba layers with some of full attention, and a mixture of experts in every other layer."""
+
+    model_type: str = "jamba"
+    attn_layer_period: int = 8
+    attn_layer_offset: int = 4
+    expert_layer_period: int = 2
+    expert_layer_offset: int = 1
+    num_experts: int = 4
+    num_experts_per_tok: int = 2
+    mamba_d_state: int = 16
+    mamba_d_conv: int = 4
+    mamba_expand: int = 2
+    mamba_dt_rank: int = 4
+
+
+@dataclass(kw_only=True)
+class PoolSettings:
+    """The block pool. Exactly one of ``num_blocks`` and ``memory`` is given."""
+
+    block_size: int = 16
+    num_blocks: int | None = 512
+    memory: str | None = None
+    """A number of bytes, or a number with B, KB, MB, GB, KiB, MiB or GiB."""
+    enable_prefix_caching: bool = True
+
+    def __post_init__(self) -> None:
+        _at_least("pool.block_size", self.block_size, 1)
+        if (self.num_blocks is None) == (self.memory is None):
+            raise ValueError(
+                "give one of pool.num_blocks and pool.memory, "
+                f"found pool.num_blocks={_yaml(self.num_blocks)} pool.memory={_yaml(self.memory)}"
+            )
+        if self.num_blocks is not None:
+            _at_least("pool.num_blocks", self.num_blocks, 2)
+        _ = self.memory_bytes
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """``memory`` in bytes. Raises ValueError where it cannot be read."""
+        if self.memory is None:
+            return None
+        matched = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", self.memory)
+        if matched is None or matched[2].upper() not in _BYTES:
+            raise ValueError(
+                f"pool.memory must be a number with B, KB, MB, GB, KiB, MiB or GiB, found {self.memory!r}"
+            )
+        return int(float(matched[1]) * _BYTES[matched[2].upper()])
+
+
+@dataclass(kw_only=True)
+class SchedulerSettings:
+    """How much a step may do."""
+
+    max_batched_tokens: int = 512
+    max_num_seqs: int = 16
+    watermark: float = 0.0
+    max_model_len: int | None = None
+    """Tokens; the longest request of the workload where not given."""
+
+    def __post_init__(self) -> None:
+        _at_least("scheduler.max_batched_tokens", self.max_batched_tokens, 1)
+        _at_least("scheduler.max_num_seqs", self.max_num_seqs, 1)
+        if not 0 <= self.watermark < 1:
+            raise ValueError(f"scheduler.watermark must lie in [0, 1), found {self.watermark}")
+        if self.max_model_len is not None:
+            _at_least("scheduler.max_model_len", self.max_model_len, 1)
+
+
+@dataclass(kw_only=True)
+class EvictionSettings:
+    """Which cached free block is given away first."""
+
+    order: str = "lru"
+
+
+@dataclass(kw_only=True)
+class RetentionSettings:
+    """Which blocks stay hittable in groups that may be thinned out."""
+
+    interval: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.interval is not None:
+            _at_least("retention.interval", self.interval, 0)
+
+
+@dataclass(kw_only=True)
+class SamplingSettings:
+    """How the next token is chosen."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise ValueError(f"sampling.temperature must be 0 or more, found {self.temperature}")
+        _at_least("sampling.top_k", self.top_k, 0)
+
+
+@dataclass(kw_only=True)
+class RunSettings:
+    """All of one run. ``model``, ``workload`` and the entries of ``tracking`` are open: objects of
+    `ModelSettings`, `kvhybrid.workloads.Workload` and `kvhybrid.tracking.Tracker`."""
+
+    model: Any = MISSING
+    workload: Any = MISSING
+    pool: PoolSettings = field(default_factory=PoolSettings)
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    eviction: EvictionSettings = field(default_factory=EvictionSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    tracking: dict[str, Any] = field(default_factory=dict)
+    name: str = "run"
+    seed: int = 0
+    device: str = "cpu"
+
+
+def schema_nodes() -> Mapping[tuple[str | None, str], type[Any]]:
+    """(Hydra group, name) to the class that checks it. YAML files name these first in their defaults list."""
+    from kvhybrid.tracking import JsonLinesTracker, WandbTracker
+    from kvhybrid.workloads import FewShot, MultiTurn, Random, SharedPrefix
+
+    return {
+        (None, "run_schema"): RunSettings,
+        ("schema/model", "gemma3"): Gemma3Settings,
+        ("schema/model", "jamba"): JambaSettings,
+        ("schema/model", "checkpoint"): CheckpointSettings,
+        ("schema/workload", "shared_prefix"): SharedPrefix,
+        ("schema/workload", "multi_turn"): MultiTurn,
+        ("schema/workload", "few_shot"): FewShot,
+        ("schema/workload", "random"): Random,
+        ("schema/tracking", "jsonl"): JsonLinesTracker,
+        ("schema/tracking", "wandb"): WandbTracker,
+    }
+
+
+def _at_least(key: str, found: int, least: int) -> None:
+    if found < least:
+        raise ValueError(f"{key} must be at least {least}, found {found}")
+
+
+def _yaml(value: object) -> str:
+    return "null" if value is None else str(value)

@@ -1,0 +1,46 @@
+"""Few-shot prompts: solved examples from a common pool, then a question of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvhybrid.workloads.base import PromptList, TokenSource, Traffic, Workload, WorkloadRequest
+
+
+@dataclass(kw_only=True)
+class FewShot(Workload):
+    """Every prompt draws ``shots`` of ``pool_examples`` examples and keeps them in the pool's order, so that
+    two prompts share as much as their choices agree from the first example on."""
+
+    pool_examples: int = 8
+    example_tokens: int = 48
+    shots: int = 4
+    question_tokens: int = 24
+    requests: int = 48
+    max_new_tokens: int = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shots > self.pool_examples:
+            raise ValueError(
+                f"workload.shots must be at most workload.pool_examples, {self.pool_examples}, found {self.shots}"
+            )
+
+    @property
+    def num_requests(self) -> int:
+        return self.requests
+
+    @property
+    def longest_request(self) -> int:
+        return self.shots * self.example_tokens + self.question_tokens + self.max_new_tokens
+
+    def traffic(self, vocab_size: int) -> Traffic:
+        tokens = TokenSource(self.seed, vocab_size)
+        pool = [tokens.draw(self.example_tokens) for _ in range(self.pool_examples)]
+        requests = []
+        for index in range(self.requests):
+            chosen = sorted(tokens.random.choice(self.pool_examples, size=self.shots, replace=False))
+            shown = [token for example in chosen for token in pool[example]]
+            prompt = shown + tokens.draw(self.question_tokens)
+            requests.append(WorkloadRequest(f"question{index}", prompt, self.max_new_tokens))
+        return PromptList(requests)

@@ -9,7 +9,7 @@ from kvhybrid.managers.arrays import IntArray
 from kvhybrid.miss_causes import MissCauses
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KVCacheBlocks:
     """Block ids, one array per group; 0 is the null block."""
 
@@ -19,7 +19,7 @@ class KVCacheBlocks:
         return tuple(row.tolist() for row in self.ids)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PrefixHit(KVCacheBlocks):
     """The longest prefix from which every group can resume. Nothing is held yet."""
 

@@ -76,6 +76,8 @@ class KVCacheManager:
         self.config = config
         self.max_model_len = max_model_len
         self.enable_caching = enable_caching
+        self.watermark = watermark
+        self.eviction = eviction
         self.watermark_blocks = int(watermark * config.num_blocks)
         self.coordinator = get_kv_cache_coordinator(
             config,
@@ -206,9 +208,11 @@ class KVCacheManager:
             step = step._replace(loads=False)
         hits = None
         if not held and num_new_computed_tokens and new_computed_blocks is not None:
-            hits = coordinator.live_hits(new_computed_blocks, step)
-            if any(m.was_keyed_this_step(hit) for m, hit in zip(coordinator.managers, hits, strict=True)):
-                return self._refused("state_not_ready")
+            hits = coordinator.hits_by_manager(new_computed_blocks)
+            if coordinator.are_too_fresh(hits, num_new_computed_tokens):
+                return self._refused("not_written_yet")
+            if step.loads:
+                hits = coordinator.live_parts(hits, step.total)
 
         growths = coordinator.growths(tables, hits, step)
         waiting = request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
@@ -235,7 +239,7 @@ class KVCacheManager:
         """Carry out what was counted; a manager that raises leaves everything as it was before the step."""
         coordinator = self.coordinator
         held = coordinator.tables.get(request.request_id)
-        before = coordinator.snapshot(held)
+        before = coordinator.mark(held)
         admitted = held is None
         try:
             if held is None:
@@ -251,9 +255,11 @@ class KVCacheManager:
                 f"request {request.request_id!r}: one of the managers {kinds} raised "
                 f"{type(error).__name__}: {error}; step {step} was rolled back"
             ) from error
-        held.quiet_until = coordinator.quiet_until(held, keyed_upto, step.main) if keyed_upto else -1
+        held.quiet_until = -1
+        if keyed_upto and step.main >= request.num_prompt_tokens:
+            held.quiet_until = coordinator.quiet_until(held, keyed_upto, step.main)
         if admitted:
-            self.counters.admitted(request.num_tokens, step.hit_tokens, hit)
+            self.counters.admitted(request.num_tokens, step.hit_tokens, hit, coordinator.ledger is not None)
         return added
 
     def _step(self, request: Request, new: int, adopted: int, external: int, lookahead: int, encoder: int) -> Step:

@@ -18,12 +18,13 @@ class CacheCounters:
         self.misses = [MissCauses()] * num_groups
         self.refusals: Counter[str] = Counter()
 
-    def admitted(self, num_tokens: int, hit_tokens: int, hit: KVCacheBlocks | None) -> None:
+    def admitted(self, num_tokens: int, hit_tokens: int, hit: KVCacheBlocks | None, causes: bool) -> None:
         """A request of ``num_tokens`` was admitted; ``hit`` is its look-up's answer, if there was one."""
         self.asked += num_tokens
         self.hit += hit_tokens
         looked_up = hit if isinstance(hit, PrefixHit) else None
         for g in range(len(self.own)):
             self.own[g] += looked_up.own_tokens[g] if looked_up else hit_tokens
-            causes = looked_up.causes[g] if looked_up and looked_up.causes else None
-            self.misses[g] += causes or MissCauses(opted_out=num_tokens - hit_tokens)
+            if causes:
+                known = looked_up.causes[g] if looked_up and looked_up.causes else None
+                self.misses[g] += known or MissCauses(opted_out=num_tokens - hit_tokens)

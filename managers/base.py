@@ -73,8 +73,8 @@ class SingleTypeKVCacheManager:
         self.margin = self._margin()
         self.pending_copies: list[list[tuple[int, int]]] = [[] for _ in self.groups]
         """Per group, (source, target) of page copies that have not run yet; both ends are held for them."""
-        self.keyed_this_step: set[int] = set()
-        """State blocks whose content exists only after the current step."""
+        self.written_from: dict[int, int] = {}
+        """Blocks keyed by the current step, and the first token whose content in them exists only after it."""
         self.keeps_all = self._keeps_all()
 
     def _margin(self) -> int:
@@ -118,9 +118,14 @@ class SingleTypeKVCacheManager:
             live[entries.start : entries.stop] = True
         return np.where(live, hit, 0)
 
-    def was_keyed_this_step(self, hit: IntArray) -> bool:
-        """Whether adopting ``hit`` would read a state that the current step has still to write."""
-        return bool(self.keyed_this_step) and not self.keyed_this_step.isdisjoint(hit[:, -1:].ravel().tolist())
+    def is_too_fresh(self, hit: IntArray, num_tokens: int) -> bool:
+        """Whether adopting ``hit`` would read, before the step's forward pass, what only that pass writes.
+
+        That is a state, or any block of which the request needs a copy because the hit ends inside it.
+        """
+        if not self.written_from or not (self.spec.state or num_tokens % self.block_size):
+            return False
+        return any(self.written_from.get(b, num_tokens) < num_tokens for b in hit[:, -1:].ravel().tolist())
 
     # ---- counting
 
@@ -202,7 +207,7 @@ class SingleTypeKVCacheManager:
             source = int(table.ids[i, table.tail_to_copy])
             self.pool.move_keys(source, target)
             self.pool.hold(np.array([source], np.int32))
-            self.keyed_this_step.add(target)
+            self.written_from[target] = 0
             replaced = EMPTY
         else:
             entry = hit_tokens // self.block_size
@@ -282,7 +287,10 @@ class SingleTypeKVCacheManager:
         if len(entries):
             numbers = path[(entries + 1) * self.units_per_block - 1]
             for i, group in enumerate(self.groups):
-                self.pool.register(group, table.ids[i, entries], numbers)
+                ids = table.ids[i, entries]
+                self.pool.register(group, ids, numbers)
+                if self.rules.sub_block_hits:
+                    self.written_from.update(dict.fromkeys(ids.tolist(), table.ends[0]))
 
     def _worth_keeping(self, entries: IntArray, request: RetainedRequest) -> np.ndarray:
         """Which of ``entries`` some position that retention keeps would read."""

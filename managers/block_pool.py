@@ -43,6 +43,7 @@ class BlockPool:
         """Per group, the blocks that lost their keys to a new owner."""
 
         self.observers: tuple[PoolObserver, ...] = ()
+        self._scratch = np.zeros(num_blocks, np.int32)
         self._stack = np.zeros(num_blocks, np.int32)
         self._stacked = 0
         self._next_unused = 1
@@ -62,7 +63,7 @@ class BlockPool:
 
     def take(self, count: int) -> IntArray:
         """``count`` blocks from the front of the free queue, each held once; their keys are gone."""
-        if count > self.num_free:
+        if not 0 <= count <= self.num_free:
             raise BlockPoolError(f"{count} blocks asked for, {self.num_free} of {self.num_blocks} are free")
         if not count:
             return EMPTY
@@ -97,6 +98,11 @@ class BlockPool:
         refs = self.refs[ids]
         free = ids[refs == 0]
         if len(free):
+            if not self.number_of[free].all():
+                stale = free[self.number_of[free] == 0].tolist()
+                raise BlockPoolError(
+                    f"blocks {stale} are free and have no key: the hit that names them is out of date"
+                )
             self._order.remove(free)
             self.num_free -= len(free)
             for observer in self.observers:
@@ -115,7 +121,7 @@ class BlockPool:
         if not len(ids):
             return
         refs = self.refs.take(ids, mode="clip")
-        if refs.min() < 1 or ids.min() < 1 or ids.max() >= self.num_blocks:
+        if refs.min() < 1 or ids.min() < 1 or ids.max() >= self.num_blocks or self._has_repeats(ids):
             self._refuse_release(ids)
         self.refs[ids] = refs - 1
         if refs.max() > 1:
@@ -132,7 +138,10 @@ class BlockPool:
 
     def release_pairs(self, ids: IntArray) -> None:
         """`release` for ids of which some may occur more than once, each with a reference of its own."""
-        last = len(ids) - 1 - np.unique(ids[::-1], return_index=True)[1]
+        blocks, last, counts = np.unique(ids[::-1], return_index=True, return_counts=True)
+        if (self.refs[blocks] < counts).any():
+            self._refuse_release(blocks[self.refs[blocks] < counts])
+        last = len(ids) - 1 - last
         again = np.ones(len(ids), bool)
         again[last] = False
         np.subtract.at(self.refs, ids[again], 1)
@@ -148,7 +157,15 @@ class BlockPool:
             raise BlockPoolError(f"blocks {outside} are not of this pool of {self.num_blocks}")
         if (ids == 0).any():
             raise BlockPoolError("block 0 is the null block; it is never freed")
-        raise BlockPoolError(f"blocks {ids[self.refs[ids] < 1].tolist()} are free already")
+        free = ids[self.refs[ids] < 1].tolist()
+        if free:
+            raise BlockPoolError(f"blocks {free} are free already")
+        raise BlockPoolError(f"blocks {ids.tolist()}: one is given back more often than it is held")
+
+    def _has_repeats(self, ids: IntArray) -> bool:
+        at = np.arange(len(ids), dtype=np.int32)
+        self._scratch[ids] = at
+        return bool((self._scratch[ids] != at).any())
 
     # ---- keys
 
@@ -209,6 +226,8 @@ class BlockPool:
 
     def move_keys(self, source: int, target: int) -> None:
         """Let ``target``, which has no key, take over the keys of ``source``."""
+        if self.number_of[target]:
+            raise BlockPoolError(f"block {target} has keys already; it cannot take those of block {source}")
         group = int(self.group_of[source])
         for number in self.keys_of(source):
             if int(self.index[group, number]) == source:

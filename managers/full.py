@@ -97,4 +97,6 @@ class FullAttentionManager(SuffixManager):
         if units % self.units_per_block:
             entry = units * unit // self.block_size
             for i, group in enumerate(self.groups):
-                self.pool.register_shorter(group, int(table.ids[i, entry]), int(path[units - 1]))
+                block = int(table.ids[i, entry])
+                self.pool.register_shorter(group, block, int(path[units - 1]))
+                self.written_from[block] = table.ends[0]

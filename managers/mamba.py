@@ -61,7 +61,7 @@ class MambaManager(SuffixManager):
             ids = table.ids[i, entries]
             self.pool.drop_keys(ids)
             self.pool.register(group, ids, path[units - 1])
-            self.keyed_this_step.update(ids.tolist())
+            self.written_from.update(dict.fromkeys(ids.tolist(), 0))
 
     def _register_tail(self, table: BlockTable, path: IntArray, num_tokens: int, request: RetainedRequest) -> None:
         """Key the state at the prompt's last whole unit, if a step ended there; a copy keeps it."""

@@ -77,12 +77,13 @@ class PrefixIndex:
 
         Returns the numbers that stand for nothing now.
         """
-        self._generation += 1
+        current, self._generation = self._generation, self._generation + 1
         needed = np.zeros(len(self._keys), bool)
         needed[: len(in_use)] = in_use
         for path in held:
-            needed[path.numbers] = True
-            path.generation = self._generation
+            if path.generation == current:
+                needed[path.numbers] = True
+                path.generation = self._generation
         needed[0] = True
         spare = np.flatnonzero(~needed).astype(np.int32)
         for number in spare.tolist():

@@ -72,6 +72,8 @@ class SuffixManager(SingleTypeKVCacheManager):
         if self.spec.first(limit) // self.block_size <= table.dropped:
             return limit
         low, high = main - 1, limit
+        if self.spec.first(low) // self.block_size > table.dropped:
+            return -1
         while high - low > 1:
             middle = (low + high) // 2
             if self.spec.first(middle) // self.block_size <= table.dropped:

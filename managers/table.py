@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 
 from kvhybrid.managers.arrays import IntArray
+
+TableMark: TypeAlias = tuple[int, int, int, bool, int, tuple[int, int]]
 
 
 class BlockTable:
@@ -42,10 +46,11 @@ class BlockTable:
         """The entries of the ``i``-th group of the manager."""
         return self.ids[i, : self.length]
 
-    def copy(self) -> BlockTable:
-        """A snapshot, to go back to when a step fails."""
-        twin = BlockTable(0)
-        for name in self.__slots__:
-            setattr(twin, name, getattr(self, name))
-        twin.ids = self.ids.copy()
-        return twin
+    def mark(self) -> TableMark:
+        """Where the table stands, to go back to when a step fails: a step only appends."""
+        return (self.length, self.keyed, self.dropped, self.tail_keyed, self.tail_to_copy, self.ends)
+
+    def go_back(self, mark: TableMark) -> None:
+        """Drop the entries that were appended since ``mark``."""
+        self.length, self.keyed, self.dropped, self.tail_keyed, self.tail_to_copy, self.ends = mark
+        self.ids[:, self.length :] = 0

@@ -15,7 +15,7 @@ from kvhybrid.managers.block_pool import BlockPool
 from kvhybrid.managers.eviction import reuse_order
 from kvhybrid.managers.prefix_index import PrefixIndex, PrefixPath
 from kvhybrid.managers.retention import RetainedRequest, Retention
-from kvhybrid.managers.table import BlockTable
+from kvhybrid.managers.table import BlockTable, TableMark
 from kvhybrid.misses import MissLedger
 from kvhybrid.request import Request
 from kvhybrid.specs import registry
@@ -131,12 +131,17 @@ class KVCacheCoordinator:
                 if spans[c]:
                     self.managers[c].drop(held.tables[c], i, spans[c])
 
-    def live_hits(self, hit: KVCacheBlocks, step: Step) -> list[IntArray]:
-        """Per manager, the part of ``hit`` that is still read once the tokens from outside are there."""
-        hits = [np.stack([hit.ids[g] for g in m.groups]) for m in self.managers]
-        if not step.loads:
-            return hits
-        return [m.live_part(h, step.total) for m, h in zip(self.managers, hits, strict=True)]
+    def hits_by_manager(self, hit: KVCacheBlocks) -> list[IntArray]:
+        """The rows of ``hit``, stacked for each manager."""
+        return [np.stack([hit.ids[g] for g in m.groups]) for m in self.managers]
+
+    def are_too_fresh(self, hits: list[IntArray], num_tokens: int) -> bool:
+        """Whether some group would have to read what only the current step's forward pass writes."""
+        return any(m.is_too_fresh(hit, num_tokens) for m, hit in zip(self.managers, hits, strict=True))
+
+    def live_parts(self, hits: list[IntArray], num_tokens: int) -> list[IntArray]:
+        """The parts of ``hits`` that are still read once ``num_tokens`` are there."""
+        return [m.live_part(h, num_tokens) for m, h in zip(self.managers, hits, strict=True)]
 
     def growths(self, tables: list[BlockTable], hits: list[IntArray] | None, step: Step) -> list[Growth]:
         """What every manager must add for ``step``; changes nothing."""
@@ -215,11 +220,11 @@ class KVCacheCoordinator:
             return [EMPTY] * len(self.place)
         parts: list[IntArray] = [EMPTY] * len(self.place)
         for p, pool in enumerate(self.pools):
-            members = [g for g, (c, _) in enumerate(self.place) if self.pool_of[c] == p]
-            ends = np.cumsum([counts[self.place[g][0]] for g in members])
-            if len(members):
-                for g, ids in zip(members, np.split(pool.take(int(ends[-1])), ends[:-1]), strict=True):
-                    parts[g] = ids
+            members = [(g, counts[c]) for g, (c, _) in enumerate(self.place) if self.pool_of[c] == p]
+            ids, start = pool.take(sum(count for _, count in members)), 0
+            for g, count in members:
+                parts[g] = ids[start : start + count]
+                start += count
         return parts
 
     # ---- keys, freeing, copies
@@ -243,7 +248,7 @@ class KVCacheCoordinator:
 
     def new_step_starts(self) -> None:
         for manager in self.managers:
-            manager.keyed_this_step.clear()
+            manager.written_from.clear()
 
     def pending_copies(self) -> list[tuple[int, int]]:
         """Group by group, (source, target) of the copies that have not run, oldest first."""
@@ -262,18 +267,19 @@ class KVCacheCoordinator:
 
     # ---- going back
 
-    def snapshot(self, held: RequestTables | None) -> tuple[list[BlockTable] | None, list[list[int]]]:
+    def mark(self, held: RequestTables | None) -> tuple[list[TableMark] | None, list[list[int]]]:
         """What `roll_back` needs to know of the time before a step."""
-        tables = [table.copy() for table in held.tables] if held else None
+        tables = [table.mark() for table in held.tables] if held else None
         return tables, [[len(copies) for copies in m.pending_copies] for m in self.managers]
 
-    def roll_back(self, request_id: str, before: tuple[list[BlockTable] | None, list[list[int]]]) -> None:
+    def roll_back(self, request_id: str, before: tuple[list[TableMark] | None, list[list[int]]]) -> None:
         """Undo a step that raised half-way: old tables, no keys on what it took, references counted anew."""
         tables, copies = before
         if tables is None:
             self.tables.pop(request_id, None)
         else:
-            self.tables[request_id].tables[:] = tables
+            for table, mark in zip(self.tables[request_id].tables, tables, strict=True):
+                table.go_back(mark)
         for manager, lengths in zip(self.managers, copies, strict=True):
             for pending, length in zip(manager.pending_copies, lengths, strict=True):
                 del pending[length:]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from kvhybrid.coordinator import CacheConfigError
-from kvhybrid.scenarios.config import ScenarioError, build_manager
-from kvhybrid.scenarios.player import Player, hit_search
+from kvhybrid.scenarios.config import build_manager
+from kvhybrid.scenarios.form import ScenarioError, UnsupportedScenarioError
+from kvhybrid.scenarios.hit_search import hit_search
+from kvhybrid.scenarios.player import Player
 
 
 @dataclass(frozen=True)
@@ -18,60 +17,76 @@ class Mismatch:
     """The first key on which a scenario and the cache manager differ."""
 
     step: int | None
+    """Number of the step, from 0; None where the kind has no steps."""
     key: str
+    """The key of ``expect``, or ``exception``."""
     expected: Any
     got: Any
 
 
-def read_scenarios(path: Path) -> Iterator[dict[str, Any]]:
-    """The scenarios of a ``.jsonl`` file, one a line."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ScenarioError(f"{path}: {reason}") from None
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            try:
-                scenario = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ScenarioError(f"{path}, line {number}: not JSON: {error}") from None
-            if not isinstance(scenario, dict) or not isinstance(scenario.get("config"), dict):
-                raise ScenarioError(f"{path}, line {number}: a scenario is an object with a `config` object")
-            yield scenario
+@dataclass(frozen=True)
+class Failure:
+    """What a call of the cache manager raised: an invariant of ours is broken."""
+
+    text: str
 
 
-def check(scenario: Mapping[str, Any]) -> Mismatch | None:
-    """Play ``scenario``; None when every expected key comes out."""
-    kind = scenario.get("kind", "steps")
+Answers = Mapping[str, Any] | Failure
+
+
+def check(content: Mapping[str, Any]) -> Mismatch | None:
+    """Play a scenario whose form is right; None when every expected key comes out.
+
+    Raises:
+        ScenarioError: A value or a step does not fit what went before.
+    """
+    for number, expected, got in play(content):
+        if isinstance(got, Failure):
+            return Mismatch(number, "exception", "none", got.text)
+        for key, value in expected.items():
+            if key not in got or got[key] != value:
+                return Mismatch(number, key, value, got.get(key, dict(got)))
+    return None
+
+
+def play(content: Mapping[str, Any]) -> Iterator[tuple[int | None, Mapping[str, Any], Answers]]:
+    """Per step: its number, what is expected, and what the cache manager answers. A `Failure` comes last."""
+    kind = content.get("kind", "steps")
     if kind == "steps":
-        return _check_steps(scenario)
-    if kind == "hit_search":
-        return _compare(None, scenario["expect"], hit_search(scenario))
-    if kind == "config":
-        return _compare(None, scenario["expect"], {"valid": _is_valid(scenario["config"])})
-    raise ScenarioError(f"kind = {kind!r} is unknown; accepted: steps, hit_search, config")
+        yield from _play_steps(content)
+    else:
+        yield None, content["expect"], _answer(content, kind)
 
 
-def _check_steps(scenario: Mapping[str, Any]) -> Mismatch | None:
-    player = Player(build_manager(scenario["config"]))
-    for number, step in enumerate(scenario["steps"]):
-        found = _compare(number, step.get("expect", {}), player.play(step))
-        if found:
-            return found
-    return None
+def _play_steps(content: Mapping[str, Any]) -> Iterator[tuple[int | None, Mapping[str, Any], Answers]]:
+    player = Player(build_manager(content["config"]))
+    for number, step in enumerate(content["steps"]):
+        got: Answers
+        try:
+            got = player.play(step)
+        except ScenarioError as error:
+            raise ScenarioError(f"step {number} ({step['do']}): {error}") from None
+        except Exception as error:
+            got = Failure(f"{type(error).__name__}: {error}")
+        yield number, step.get("expect", {}), got
+        if isinstance(got, Failure):
+            return
 
 
-def _compare(step: int | None, expected: Mapping[str, Any], got: Mapping[str, Any]) -> Mismatch | None:
-    for key, value in expected.items():
-        if key not in got or got[key] != value:
-            return Mismatch(step, key, value, got.get(key, dict(got)))
-    return None
+def _answer(content: Mapping[str, Any], kind: str) -> Answers:
+    try:
+        return hit_search(content) if kind == "hit_search" else {"valid": _is_valid(content["config"])}
+    except ScenarioError:
+        raise
+    except Exception as error:
+        return Failure(f"{type(error).__name__}: {error}")
 
 
 def _is_valid(config: Mapping[str, Any]) -> bool:
     try:
         build_manager(config)
-    except (CacheConfigError, ScenarioError):
+    except UnsupportedScenarioError:
+        raise
+    except ScenarioError:
         return False
     return True

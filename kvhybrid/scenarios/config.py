@@ -3,13 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from typing import Any
 
 from kvhybrid.cache_config import KVCacheConfig, KVCacheGroup
 from kvhybrid.cache_manager import KVCacheManager
-from kvhybrid.specs import KVCacheSpec, registry
+from kvhybrid.managers.eviction import ORDERS
+from kvhybrid.scenarios.form import (
+    DRAFTS,
+    FLAG,
+    LIST,
+    NAME,
+    NUMBER,
+    SIZE,
+    ScenarioError,
+    UnsupportedScenarioError,
+    Value,
+    check_keys,
+    listed,
+    or_null,
+    shortened,
+    whole,
+)
+from kvhybrid.specs import KVCacheSpec, SpecRegistryError, registry
 
-DEFAULTS: dict[str, Any] = {
+REQUIRED: Mapping[str, Value] = {"num_blocks": SIZE, "groups": LIST}
+OPTIONAL: Mapping[str, Value] = {
+    "hash_block_size": or_null(SIZE),
+    "max_model_len": SIZE,
+    "enable_caching": FLAG,
+    "watermark": NUMBER,
+    "max_in_flight_tokens": or_null(SIZE),
+    "retention_interval": or_null(whole(0)),
+    "eagle": DRAFTS,
+    "dcp": SIZE,
+    "eviction": NAME,
+}
+DEFAULTS: Mapping[str, Any] = {
     "hash_block_size": None,
     "max_model_len": 8192,
     "enable_caching": True,
@@ -18,39 +48,63 @@ DEFAULTS: dict[str, Any] = {
     "retention_interval": None,
     "eagle": False,
     "dcp": 1,
+    "eviction": "lru",
 }
+MAMBA_MODES = {"align": "mamba", "none": "private_state"}
+"""The kind of spec behind each ``mode`` of a Mamba group."""
 
 
-class ScenarioError(ValueError):
-    """A scenario that cannot be read: it names the key, what was found and what is accepted."""
-
-
-def spec_of(group: Mapping[str, Any]) -> KVCacheSpec:
+def spec_of(group: Mapping[str, Any], where: str = "group") -> KVCacheSpec:
     """The spec that a scenario's group describes: its kind, and the fields of that kind."""
-    fields = dict(group)
-    kind = fields.pop("spec", None)
-    if kind == "mamba" and fields.pop("mode", "align") == "none":
-        kind = "private_state"
+    given = dict(group)
+    kind = given.pop("spec", None)
+    if type(kind) is not str:
+        found = "the key 'spec' is missing" if kind is None else f"spec = {shortened(kind)}"
+        raise ScenarioError(f"{where}: {found}; accepted: {listed([e.name for e in registry])}")
+    if kind == "mamba":
+        mode = given.pop("mode", "align")
+        if type(mode) is not str or mode not in MAMBA_MODES:
+            raise ScenarioError(f"{where}: mode = {shortened(mode)}; accepted: {listed(MAMBA_MODES)}")
+        kind = MAMBA_MODES[mode]
     try:
-        return registry.get(str(kind)).spec(**fields)
-    except TypeError as error:
-        raise ScenarioError(f"group {dict(group)}: {error}") from None
-    except ValueError as error:
-        raise ScenarioError(str(error)) from None
+        spec = registry.get(kind).spec
+    except SpecRegistryError as error:
+        raise UnsupportedScenarioError(f"{where}: {error}") from None
+    _check_fields(where, given, spec)
+    try:
+        return spec(**{name: _frozen(value) for name, value in given.items()})
+    except (TypeError, ValueError) as error:
+        raise ScenarioError(f"{where}: {error}") from None
+
+
+def _check_fields(where: str, given: Mapping[str, Any], spec: type[KVCacheSpec]) -> None:
+    known = {field.name: field for field in fields(spec) if field.init}
+    for name, value in given.items():
+        if name not in known:
+            raise ScenarioError(f"{where}: unknown key {name!r}; accepted: spec, {listed(known)}")
+        if known[name].type == "int" and not SIZE.fits(value):
+            raise ScenarioError(f"{where}: {name} = {shortened(value)}; accepted: {SIZE.accepted}")
+    for name, field in known.items():
+        if name not in given and field.default is MISSING and field.default_factory is MISSING:
+            raise ScenarioError(f"{where}: the key {name!r} is missing")
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def cache_config(config: Mapping[str, Any]) -> KVCacheConfig:
     """The groups and the pool of a scenario's ``config``."""
-    unknown = set(config) - set(DEFAULTS) - {"groups", "num_blocks"}
-    if unknown:
-        accepted = ", ".join(["groups", "num_blocks", *DEFAULTS])
-        raise ScenarioError(f"config: unknown key {sorted(unknown)[0]!r}; accepted: {accepted}")
-    missing = {"groups", "num_blocks"} - set(config)
-    if missing:
-        raise ScenarioError(f"config: the key {sorted(missing)[0]!r} is missing")
+    check_keys("config", config, REQUIRED, OPTIONAL)
     drafts = config.get("eagle") or ()
+    for g, group in enumerate(config["groups"]):
+        if type(group) is not dict:
+            raise ScenarioError(f"config: groups[{g}] = {shortened(group)}; accepted: an object")
+    for g in drafts:
+        if not 0 <= g < len(config["groups"]):
+            raise ScenarioError(f"config: eagle = {shortened(drafts)}; accepted: indices of the groups")
     groups = tuple(
-        KVCacheGroup(f"{group.get('spec')}.{g}", spec_of(group), draft=g in drafts)
+        KVCacheGroup(f"{group.get('spec')}.{g}", spec_of(group, f"config: groups[{g}]"), draft=g in drafts)
         for g, group in enumerate(config["groups"])
     )
     return KVCacheConfig(
@@ -64,11 +118,19 @@ def cache_config(config: Mapping[str, Any]) -> KVCacheConfig:
 def build_manager(config: Mapping[str, Any]) -> KVCacheManager:
     """The cache manager of a scenario's ``config``."""
     settings = {**DEFAULTS, **config}
-    return KVCacheManager(
-        cache_config(config),
-        max_model_len=settings["max_model_len"],
-        max_in_flight_tokens=settings["max_in_flight_tokens"],
-        enable_caching=settings["enable_caching"],
-        watermark=settings["watermark"],
-        retention_interval=settings["retention_interval"],
-    )
+    groups = cache_config(config)
+    if settings["eviction"] not in ORDERS:
+        # A data file must not choose what is imported, so "module:Class" is not accepted here.
+        raise UnsupportedScenarioError(f"config: eviction = {settings['eviction']!r}; accepted: {listed(ORDERS)}")
+    try:
+        return KVCacheManager(
+            groups,
+            max_model_len=settings["max_model_len"],
+            max_in_flight_tokens=settings["max_in_flight_tokens"],
+            enable_caching=settings["enable_caching"],
+            watermark=settings["watermark"],
+            retention_interval=settings["retention_interval"],
+            eviction=settings["eviction"],
+        )
+    except ValueError as error:
+        raise ScenarioError(f"config: {error}") from None

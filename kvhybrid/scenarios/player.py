@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from kvhybrid.blocks import ComputedBlocks
 from kvhybrid.cache_manager import KVCacheManager
-from kvhybrid.managers.arrays import int_array
 from kvhybrid.request import LoRA, Request, RequestStatus
-from kvhybrid.scenarios.config import ScenarioError, build_manager
+from kvhybrid.scenarios.form import ScenarioError
+from kvhybrid.scenarios.pool_state import pool_state
 
 Answer = dict[str, Any]
-STATE_KEYS = ("free_queue", "num_free", "cached", "refs", "usage", "tables")
+STARTING = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+"""Not running: an allocation admits the request."""
 
 
 def tokens_of(runs: Sequence[Sequence[int]]) -> list[int]:
@@ -47,21 +46,26 @@ class Player:
         }
 
     def play(self, step: Mapping[str, Any]) -> Answer:
-        """Carry out one step and return every key that its ``expect`` may hold."""
-        play = self._steps.get(step.get("do", ""))
-        if play is None:
-            raise ScenarioError(f"do = {step.get('do')!r} is unknown; accepted: {', '.join(self._steps)}")
-        return play(step)
+        """Carry out one step, whose form is right, and return every key that its ``expect`` may hold.
+
+        Raises:
+            ScenarioError: The step does not fit what went before.
+        """
+        return self._steps[step["do"]](step)
 
     def _request(self, step: Mapping[str, Any]) -> Request:
-        name = step.get("request")
-        if name not in self.requests:
-            raise ScenarioError(f"request {name!r} was not submitted")
-        return self.requests[name]
+        name = step["request"]
+        request = self.requests.get(name)
+        if request is None:
+            raise ScenarioError(f"request = {name!r} was not submitted; accepted: {_some(self.requests)}")
+        if request.status is RequestStatus.FINISHED:
+            raise ScenarioError(f"request = {name!r} has ended; accepted: a request that has not")
+        return request
 
     def _submit(self, step: Mapping[str, Any]) -> Answer:
-        name = step["request"]
-        lora = step.get("lora")
+        name, lora = step["request"], step.get("lora")
+        if name in self.requests:
+            raise ScenarioError(f"request = {name!r} was submitted before; accepted: a new name")
         self.requests[name] = Request(
             name,
             tokens_of(step["tokens"]),
@@ -75,21 +79,22 @@ class Player:
 
     def _lookup(self, step: Mapping[str, Any]) -> Answer:
         request = self._request(step)
+        if request.num_computed_tokens or request.status is RequestStatus.RUNNING:
+            raise ScenarioError(
+                f"request = {request.request_id!r} has {request.num_computed_tokens} computed tokens; "
+                "accepted: a waiting request that has none"
+            )
         found = self.manager.get_computed_blocks(request)
         request.shared_prefix_boundary = found.junction
         self._looked_up[request.request_id] = found
-        return {
-            "hit_tokens": found.num_tokens,
-            "hit_blocks": list(found.blocks.get_block_ids()),
-            "junction": found.junction,
-        }
+        return hit_answer(found)
 
     def _allocate(self, step: Mapping[str, Any]) -> Answer:
         request = self._request(step)
-        waiting = request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
-        found = self._looked_up.pop(request.request_id, None) if waiting else None
+        starting = request.status in STARTING
+        found = self._looked_up.pop(request.request_id, None) if starting else None
         hit = found.num_tokens if found else 0
-        new, external = step.get("new_tokens", 0), step.get("external_tokens", 0)
+        new, external = step["new_tokens"], step.get("external_tokens", 0)
         if not (new or external or hit):
             return {"error": "value"}
         blocks = self.manager.allocate_slots(
@@ -100,7 +105,7 @@ class Player:
             num_lookahead_tokens=step.get("lookahead", 0),
             num_external_computed_tokens=external,
             delay_cache_blocks=step.get("delay_cache", False),
-            num_encoder_tokens=request.num_encoder_tokens if waiting else 0,
+            num_encoder_tokens=request.num_encoder_tokens if starting else 0,
             full_sequence_must_fit=step.get("full_sequence_must_fit", False),
             reserved_blocks=step.get("reserved_blocks", 0),
             has_scheduled_reqs=step.get("has_running", True),
@@ -116,7 +121,12 @@ class Player:
         return {}
 
     def _reject(self, step: Mapping[str, Any]) -> Answer:
-        self._request(step).num_computed_tokens -= step["tokens"]
+        request = self._request(step)
+        if step["tokens"] > request.num_computed_tokens:
+            raise ScenarioError(
+                f"tokens = {step['tokens']}; accepted: at most the {request.num_computed_tokens} computed tokens"
+            )
+        request.num_computed_tokens -= step["tokens"]
         return {}
 
     def _in_flight(self, step: Mapping[str, Any]) -> Answer:
@@ -125,6 +135,10 @@ class Player:
 
     def _load_done(self, step: Mapping[str, Any]) -> Answer:
         request = self._request(step)
+        if request.status is not RequestStatus.LOADING:
+            raise ScenarioError(
+                f"request = {request.request_id!r} is {request.status.value}; accepted: one that loads"
+            )
         self.manager.cache_blocks(request, request.num_computed_tokens)
         if request.num_computed_tokens == request.num_tokens:
             request.num_computed_tokens -= 1
@@ -147,11 +161,18 @@ class Player:
         return {}
 
     def _evict(self, step: Mapping[str, Any]) -> Answer:
+        outside = [block for block in step["blocks"] if not 0 <= block < self.manager.config.num_blocks]
+        if outside:
+            raise ScenarioError(f"blocks = {outside[0]}; accepted: 0 to {self.manager.config.num_blocks - 1}")
         self.manager.evict_blocks(step["blocks"])
         return {}
 
     def _reset(self, step: Mapping[str, Any]) -> Answer:
-        return {"ok": self.manager.reset_prefix_cache()}
+        done = self.manager.reset_prefix_cache()
+        if done:
+            # The keys behind these hits are gone, and so are the blocks.
+            self._looked_up.clear()
+        return {"ok": done}
 
     def _new_step(self, step: Mapping[str, Any]) -> Answer:
         self.manager.new_step_starts()
@@ -163,43 +184,18 @@ class Player:
         return {"copies": [list(pair) for pair in copies]}
 
     def _state(self, step: Mapping[str, Any]) -> Answer:
-        pool = self.manager.block_pool
-        index, unit = self.manager.coordinator.index, self.manager.config.hash_unit
-        held = np.flatnonzero(pool.refs)
-        tables = {name: [row.tolist() for row in self.manager.get_block_ids(name)] for name in self.requests}
-        return {
-            "free_queue": pool.free_queue(),
-            "num_free": pool.num_free,
-            "cached": {
-                str(block): index.units(int(pool.number_of[block])) * unit
-                for block in np.flatnonzero(pool.number_of).tolist()
-            },
-            "refs": {str(block): int(pool.refs[block]) for block in held.tolist()},
-            "usage": round(pool.usage, 6),
-            "tables": {name: rows for name, rows in tables.items() if any(rows)},
-        }
+        return pool_state(self.manager, {name: name for name in self.requests})
 
 
-def hit_search(scenario: Mapping[str, Any]) -> Answer:
-    """The answer to a scenario of kind ``hit_search``: a look-up over blocks that are keyed by hand."""
-    config = dict(scenario["config"])
-    config["num_blocks"] = max(config.get("num_blocks", 0), 10 + 50 * len(config["groups"]))
-    manager = build_manager(config)
-    coordinator, unit = manager.coordinator, manager.config.hash_unit
-    cached = [
-        (c["group"], c["pattern"], c.get("unit", manager.config.block_sizes[c["group"]]))
-        for c in scenario["cached"]
-    ]
-    length = max(len(pattern) * tokens for _, pattern, tokens in cached)
-    request = Request("searched", range(max(length, 1)), hasher=manager.hasher)
-    numbers = coordinator.numbers(request)
-    for group, pattern, tokens in cached:
-        at = [i for i, present in enumerate(pattern) if present == "1"]
-        ids = int_array([10 + 50 * group + i for i in at])
-        manager.block_pool.register(group, ids, numbers[[(i + 1) * tokens // unit - 1 for i in at]])
-    hit = coordinator.find_longest_cache_hit(request, scenario["max_length"])
+def hit_answer(found: ComputedBlocks) -> Answer:
+    """A look-up in the words of a scenario."""
     return {
-        "hit_tokens": hit.num_tokens,
-        "hit_blocks": list(hit.get_block_ids()),
-        "junction": hit.junction,
+        "hit_tokens": found.num_tokens,
+        "hit_blocks": list(found.blocks.get_block_ids()),
+        "junction": found.junction,
     }
+
+
+def _some(names: Mapping[str, Any]) -> str:
+    shown = ", ".join(list(names)[:5]) or "none so far"
+    return f"{shown}, …" if len(names) > 5 else shown

@@ -1,0 +1,83 @@
+"""Sampling: how the next token is chosen from a row of logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How one request chooses its tokens.
+
+    ``temperature`` 0 is greedy: the largest logit wins. Otherwise a token is drawn from the softmax of
+    logits / temperature, over the ``top_k`` largest logits where ``top_k`` is not 0.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise ValueError(f"temperature must be a finite number from 0 up, found {self.temperature}")
+        if self.top_k < 0:
+            raise ValueError(f"top_k must be 0 (all tokens) or more, found {self.top_k}")
+        if not 0 <= self.seed < 2**64:
+            raise ValueError(f"seed must lie in [0, 2**64), found {self.seed}")
+
+
+def sample(logits_RV: Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
+    """One token id per row. ``positions`` are the places in their sequences that the tokens will take.
+
+    A draw depends on the row's logits, its seed and its position alone, so that a request gets the same
+    tokens in any batch, in any chunks, and after a preemption. Raises FloatingPointError where a row that is
+    drawn from has no distribution (NaN or infinite logits).
+    """
+    tokens: list[int] = logits_RV.argmax(dim=-1).tolist()
+    drawn = [row for row, choice in enumerate(params) if choice.temperature > 0]
+    if drawn:
+        ids = _draw(logits_RV[drawn], [params[row] for row in drawn], [positions[row] for row in drawn])
+        for row, token in zip(drawn, ids, strict=True):
+            tokens[row] = token
+    return tokens
+
+
+def _draw(logits_RV: Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
+    """Invert each row's cumulative distribution at its uniform number.
+
+    The order is that of the vocabulary, not of the logits: logits that differ by rounding between two batches
+    then move the bounds of the intervals a little, but never swap intervals.
+    """
+    temperatures = torch.tensor([choice.temperature for choice in params], dtype=torch.float64)
+    scaled_RV = logits_RV.double() / temperatures.to(logits_RV.device)[:, None]
+    scaled_RV = _keep_top_k(scaled_RV, [choice.top_k for choice in params])
+    cumulative_RV = scaled_RV.softmax(dim=-1).cumsum(dim=-1)
+    totals_R1 = cumulative_RV[:, -1:]
+    if not torch.isfinite(totals_R1).all():
+        raise FloatingPointError("the model gave logits that are not finite; nothing can be drawn from them")
+    numbers = [_uniform(choice.seed, at) for choice, at in zip(params, positions, strict=True)]
+    targets_R1 = torch.tensor(numbers, dtype=torch.float64).to(logits_RV.device)[:, None] * totals_R1
+    ids: list[int] = torch.searchsorted(cumulative_RV, targets_R1, right=True)[:, 0].tolist()
+    return ids
+
+
+def _keep_top_k(logits_RV: Tensor, top_ks: Sequence[int]) -> Tensor:
+    """The logits with -inf where a row's ``top_k`` leaves a token out."""
+    vocab_size = logits_RV.shape[-1]
+    kept_RV = logits_RV
+    for top_k in {k for k in top_ks if 0 < k < vocab_size}:
+        rows = torch.tensor([row for row, k in enumerate(top_ks) if k == top_k], device=logits_RV.device)
+        values, ids = logits_RV[rows].topk(top_k, dim=-1)
+        only_top = torch.full_like(logits_RV[rows], -torch.inf).scatter(-1, ids, values)
+        kept_RV = kept_RV.index_copy(0, rows, only_top)
+    return kept_RV
+
+
+def _uniform(seed: int, position: int) -> float:
+    """A number in [0, 1) that is a pure function of ``seed`` and ``position`` (a counter-based generator)."""
+    return float(np.random.Generator(np.random.Philox(key=seed, counter=position)).random())

@@ -1,0 +1,61 @@
+"""Scenarios whose recorded answer is wrong, with the reason: answers to differ from on purpose."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import kvhybrid
+from kvhybrid.scenarios.check import Mismatch
+from kvhybrid.scenarios.form import COUNT, NAME, ScenarioError, Value, check_keys
+
+FILE_NAME = "deviations.toml"
+PROJECT_LIST = Path(kvhybrid.__file__).resolve().parent.parent / "tests" / "scenarios" / FILE_NAME
+"""The project's own list, in a checkout."""
+
+LETTER = Value("one letter", lambda found: type(found) is str and len(found) == 1 and found.isalpha())
+TOML = "tomllib" if sys.version_info >= (3, 11) else "tomli"
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """Where a scenario is expected to differ, and why."""
+
+    letter: str
+    """Which known quirk of the recorded system the answer rests on."""
+    key: str
+    step: int | None
+    reason: str
+
+    def covers(self, mismatch: Mismatch) -> bool:
+        """Whether ``mismatch`` is the one on the list. Any other is a failure."""
+        return (mismatch.key, mismatch.step) == (self.key, self.step)
+
+
+def default_list(scenario_file: Path) -> Path | None:
+    """The list for a scenario file: the one beside it, else the project's own, else none."""
+    for path in (scenario_file.with_name(FILE_NAME), PROJECT_LIST):
+        if path.is_file():
+            return path
+    return None
+
+
+def read_deviations(path: Path) -> Mapping[str, Deviation]:
+    """The list in ``path``: a table per scenario id with ``letter``, ``key``, ``step`` and ``reason``.
+
+    Raises:
+        ScenarioError: The file cannot be read, or a table is wrong.
+    """
+    toml: Any = import_module(TOML)
+    try:
+        tables = toml.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, toml.TOMLDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"not TOML: {error}"
+        raise ScenarioError(f"{path}: {reason}; accepted: a list of deviations") from None
+    for id, table in tables.items():
+        check_keys(f"{path}: [{id}]", table, {"letter": LETTER, "key": NAME, "reason": NAME}, {"step": COUNT})
+    return {id: Deviation(t["letter"], t["key"], t.get("step"), t["reason"]) for id, t in tables.items()}

@@ -1,0 +1,125 @@
+"""What a recording knows of one request: how far its steps have brought it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kvhybrid.blocks import ComputedBlocks, KVCacheBlocks
+from kvhybrid.request import Request
+from kvhybrid.scenarios.player import STARTING
+from kvhybrid.scenarios.token_names import TokenNames, runs_of
+
+Step = dict[str, Any]
+
+
+class InexpressibleError(Exception):
+    """A call that no step of a scenario stands for."""
+
+
+@dataclass
+class RecordedRequest:
+    """The player's view of a request. `catch_up` writes the steps that bring it to where the request is."""
+
+    name: str
+    request: Request
+    num_tokens: int = 0
+    last_token: int = 0
+    computed: int = 0
+    in_flight: int = 0
+    junction: int = 0
+    starting: bool = True
+    loading: bool = False
+    found: ComputedBlocks | None = None
+    """The latest look-up, until an admission has used it."""
+    freed: Step | None = None
+    """The step in which it gave its blocks back: an end, unless the request is seen again."""
+
+    def submit(self, names: TokenNames) -> list[Step]:
+        request = self.request
+        if request.num_computed_tokens:
+            raise InexpressibleError(f"{self.name} came with {request.num_computed_tokens} computed tokens")
+        known = names.extend(0, request, 0)
+        prompt = known[: request.num_prompt_tokens]
+        step: Step = {"do": "submit", "request": self.name, "tokens": runs_of(prompt)}
+        if request.cache_salt is not None:
+            step["salt"] = request.cache_salt
+        if request.lora is not None:
+            step["lora"] = [request.lora.name, request.lora.path]
+        if request.num_encoder_tokens:
+            step["encoder_tokens"] = request.num_encoder_tokens
+        if request.skip_reading_prefix_cache:
+            step["skip_read"] = True
+        self.num_tokens, self.last_token = len(prompt), prompt[-1]
+        return [step]
+
+    def catch_up(self, names: TokenNames) -> list[Step]:
+        """Steps for what happened to the request since the last call."""
+        request = self.request
+        steps: list[Step] = []
+        if self.freed is not None:
+            self.freed["do"] = "preempt"
+            self.freed, self.starting, self.loading = None, True, False
+            self.computed = self.in_flight = 0
+        if request.num_tokens < self.num_tokens:
+            raise InexpressibleError(f"{self.name} lost tokens")
+        if request.num_tokens > self.num_tokens:
+            added = names.extend(self.last_token, request, self.num_tokens)
+            steps.append({"do": "append", "request": self.name, "tokens": runs_of(added)})
+            self.num_tokens, self.last_token = request.num_tokens, added[-1]
+        if request.num_computed_tokens > self.computed:
+            raise InexpressibleError(
+                f"{self.name} has {request.num_computed_tokens} computed tokens, its steps made {self.computed}"
+            )
+        if rejected := self.computed - request.num_computed_tokens:
+            steps.append({"do": "reject", "request": self.name, "tokens": rejected})
+            self.computed = request.num_computed_tokens
+        if request.num_in_flight_tokens != self.in_flight:
+            self.in_flight = request.num_in_flight_tokens
+            steps.append({"do": "in_flight", "request": self.name, "tokens": self.in_flight})
+        return steps
+
+    def lookup(self) -> Step:
+        if self.computed or not (self.starting or self.loading):
+            raise InexpressibleError(f"{self.name} was looked up while it had computed tokens")
+        return {"do": "lookup", "request": self.name}
+
+    def allocate(
+        self,
+        new: int,
+        hit: int,
+        blocks: KVCacheBlocks | None,
+        encoder: int,
+        options: dict[str, Any],
+        has_watermark: bool,
+    ) -> Step:
+        """The step for a call for slots; ``options`` are its other arguments in the words of a scenario."""
+        request = self.request
+        found = self.found if self.starting else None
+        expected = found.num_tokens if found else 0
+        if hit != expected or (found and hit and blocks is not found.blocks):
+            raise InexpressibleError(f"{self.name} adopts {hit} tokens; its latest look-up found {expected}")
+        if encoder != (request.num_encoder_tokens if self.starting else 0):
+            raise InexpressibleError(f"{self.name} asks for slots of {encoder} encoder tokens")
+        if request.shared_prefix_boundary != self.junction:
+            raise InexpressibleError(f"{self.name} has a junction that its latest look-up did not find")
+        step: Step = {"do": "allocate", "request": self.name, "new_tokens": new, **options}
+        if has_watermark and self.starting != (request.status in STARTING) and options.get("has_running", True):
+            if not self.starting:
+                raise InexpressibleError(f"{self.name} is admitted a second time")
+            step["has_running"] = False
+        if self.starting:
+            self.found = None
+        return step
+
+    def allocated(self, step: Step, hit: int) -> None:
+        """The call for slots was granted."""
+        self.computed += hit + int(step.get("external_tokens", 0)) + int(step["new_tokens"])
+        self.starting, self.loading = False, bool(step.get("delay_cache", False))
+
+    def load_done(self, num_tokens: int) -> Step:
+        if not self.loading or num_tokens != self.computed:
+            raise InexpressibleError(f"{self.name} gets keys for {num_tokens} tokens outside of a load")
+        self.computed -= int(self.computed == self.num_tokens)
+        self.starting, self.loading = True, False
+        return {"do": "load_done", "request": self.name}

@@ -1,0 +1,115 @@
+"""Every file in ``conf/`` composes, and spells every key that its schema has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_module
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from kvhybrid.commands.run import GROUPS
+from kvhybrid.errors import InputError
+from kvhybrid.hydra_app.schema import plain, read_settings, register_schema
+from kvhybrid.settings import RunSettings
+
+CONF = Path(str(files("kvhybrid.conf")))
+CHOICES = sorted((place.parent.name, place.stem) for place in CONF.glob("*/*.yaml"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hydra_over_conf() -> Iterator[None]:
+    register_schema()
+    with initialize_config_module(version_base="1.3", config_module="kvhybrid.conf"):
+        yield
+    HydraConfig.instance().cfg = None
+
+
+def composed(*overrides: str) -> DictConfig:
+    config = compose("run", list(overrides), return_hydra_config=True)
+    HydraConfig.instance().set_config(config)
+    OmegaConf.set_struct(config, False)
+    del config["hydra"]
+    return config
+
+
+def overrides_for(group: str, choice: str, tmp_path: Path) -> list[str]:
+    needed = []
+    if choice == "hf":
+        (tmp_path / "config.json").write_text("{}")
+        needed = [f"model.path={tmp_path}"]
+    return [f"{group}={choice}", *needed]
+
+
+def test_every_group_has_choices_and_no_folder_is_forgotten() -> None:
+    assert {group for group, _ in CHOICES} == set(GROUPS)
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_every_choice_opens_with_a_line_of_help(group: str, choice: str) -> None:
+    first, second = (CONF / group / f"{choice}.yaml").read_text().splitlines()[:2]
+    assert (second if first == "# @package _global_" else first).startswith("# ")
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_every_choice_composes_and_spells_every_key_of_its_schema(group: str, choice: str, tmp_path: Path) -> None:
+    config = composed(*overrides_for(group, choice, tmp_path))
+    assert isinstance(read_settings(config), RunSettings)
+    schema = OmegaConf.get_type(config, group) if group in config else None
+    if is_dataclass(schema):
+        written = OmegaConf.load(CONF / group / f"{choice}.yaml")
+        assert set(written) - {"defaults"} == {field.name for field in fields(schema)}
+
+
+def test_the_defaults_are_a_tiny_gemma_on_shared_prefixes_with_wandb_and_json_lines() -> None:
+    config = composed()
+    assert config.model.model_type == "gemma3_text"
+    assert config.workload.num_prefixes > 1
+    assert set(config.tracking) == {"jsonl", "wandb"}
+    assert config.name == config.tracking.wandb.name == "gemma3_tiny on shared_prefix"
+
+
+def test_one_seed_moves_weights_and_prompts_and_each_can_have_its_own() -> None:
+    config = composed("seed=3", "model.seed=5")
+    assert (config.model.seed, config.workload.seed) == (5, 3)
+
+
+@pytest.mark.parametrize(("choice", "trackers"), [("none", set()), ("jsonl", {"jsonl"})])
+def test_trackers_can_be_left_out(choice: str, trackers: set[str]) -> None:
+    assert set(composed(f"tracking={choice}").tracking) == trackers
+
+
+def test_the_plain_config_is_resolved() -> None:
+    config = composed("seed=3")
+    read_settings(config)
+    assert "${" not in str(plain(config))
+    assert plain(config)["model"]["seed"] == 3
+
+
+def test_another_package_adds_a_choice_and_its_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "theirs"
+    for group in ("workload", "model"):
+        (package / "conf" / group).mkdir(parents=True)
+        (package / "conf" / group / "echo.yaml").write_text(
+            "_target_: theirs.echo.Echo\nrequests: 3\nseed: ${seed}\n"
+        )
+    (package / "__init__.py").touch()
+    (package / "conf" / "__init__.py").touch()
+    (package / "echo.py").write_text("from kvhybrid.workloads import Random\n\n\nclass Echo(Random):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    searchpath = "hydra.searchpath=[pkg://theirs.conf]"
+    workload = read_settings(composed(searchpath, "workload=echo", "seed=4")).workload
+    assert (type(workload).__name__, workload.requests, workload.seed) == ("Echo", 3, 4)
+
+    with pytest.raises(InputError, match=r"workload: .*turns"):
+        read_settings(composed(searchpath, "workload=echo", "+workload.turns=1"))
+    with pytest.raises(InputError, match=r"workload.requests must be at least 1, found 0"):
+        read_settings(composed(searchpath, "workload=echo", "workload.requests=0"))
+    with pytest.raises(InputError, match=r"model must be a kvhybrid.settings.ModelSettings, .* found Echo"):
+        read_settings(composed(searchpath, "model=echo"))
+    with pytest.raises(InputError, match=r"workload: .*'theirs.echo.Nobody'"):
+        read_settings(composed(searchpath, "workload=echo", "workload._target_=theirs.echo.Nobody"))

@@ -1,0 +1,80 @@
+"""Residency: which blocks of a prompt are cached, each entry looked at once at most."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvhybrid.managers.arrays import int_array
+from kvhybrid.managers.block_pool import BlockPool
+from kvhybrid.managers.residency import PAGE, Residency
+
+
+def residency_of(patterns: list[list[bool]], stride: int = 1) -> Residency:
+    """Groups whose entry j is cached where their pattern says so; entry j's block is ``1000 * (g + 1) + j``."""
+    entries = len(patterns[0])
+    pool = BlockPool(20_000, len(patterns))
+    path = np.arange(1, entries * stride + 1, dtype=np.int32)
+    pool.grow_index(entries * stride + 1)
+    for group, pattern in enumerate(patterns):
+        at = np.flatnonzero(pattern)
+        pool.register(group, int_array(1000 * (group + 1) + at), path[at * stride + stride - 1])
+    return Residency(pool, range(len(patterns)), path, stride)
+
+
+def test_an_entry_counts_as_cached_only_when_every_group_has_it() -> None:
+    found = residency_of([[True, True, False], [True, False, True]])
+    assert found.first_missing(0, 3) == 1
+    assert found.last_missing(0, 3) == 2
+    assert found.last_present(3, 1) == 0
+
+
+def test_blocks_come_one_row_per_group() -> None:
+    found = residency_of([[True] * 4, [True] * 4])
+    assert found.blocks(1, 3).tolist() == [[1001, 1002], [2001, 2002]]
+    assert found.blocks(2, 2).shape == (2, 0)
+
+
+def test_an_empty_range_lacks_nothing() -> None:
+    found = residency_of([[False] * 4])
+    assert found.last_missing(2, 2) == -1
+    assert found.first_missing(2, 2) == 2
+    assert found.last_present(0, 1) == -1
+
+
+def test_entries_are_looked_at_page_by_page_and_only_when_asked_for() -> None:
+    found = residency_of([[True] * (3 * PAGE)])
+    assert found.last_missing(PAGE, 2 * PAGE) == -1
+    assert found.num_probes == PAGE
+
+
+def test_a_request_shorter_than_a_stride_has_no_entries() -> None:
+    pool = BlockPool(4, 1)
+    assert Residency(pool, [0], int_array([]), 4).num_entries == 0
+
+
+@pytest.mark.parametrize("stride", [1, 3])
+@given(data=st.data())
+def test_every_question_is_answered_as_by_looking_at_all_entries(stride: int, data: st.DataObject) -> None:
+    num_groups = data.draw(st.integers(1, 3))
+    entries = data.draw(st.integers(1, 2 * PAGE + 40))
+    seed = data.draw(st.integers(0, 2**32 - 1))
+    share = data.draw(st.sampled_from([0.02, 0.5, 0.98, 0.999]))
+    patterns = (np.random.default_rng(seed).random((num_groups, entries)) < share).tolist()
+    found = residency_of(patterns, stride)
+    cached = [all(pattern[j] for pattern in patterns) for j in range(entries)]
+    step = data.draw(st.integers(1, 5))
+    for _ in range(data.draw(st.integers(1, 12))):
+        start = data.draw(st.integers(0, entries))
+        end = data.draw(st.integers(start, entries))
+        missing = [j for j in range(start, end) if not cached[j]]
+        assert found.first_missing(start, end) == (missing[0] if missing else end)
+        assert found.last_missing(start, end) == (missing[-1] if missing else -1)
+        present = [j for j in range(end) if cached[j] and (j + 1) % step == 0]
+        assert found.last_present(end, step) == (present[-1] if present else -1)
+        if not missing:
+            expected = [list(range(1000 * (g + 1) + start, 1000 * (g + 1) + end)) for g in range(num_groups)]
+            assert found.blocks(start, end).tolist() == expected
+        assert found.num_probes <= entries, "no entry is looked at twice"

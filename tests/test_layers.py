@@ -1,0 +1,252 @@
+"""The house: four floors, imports only downwards, and the habits that every file keeps."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+MAY_IMPORT = {
+    "conf": (),
+    "specs": ("specs",),
+    "managers": ("specs", "managers"),
+    "models": ("specs", "models"),
+}
+"""The folders that lie at the top and are linked into the package, and which of them each may import."""
+
+HEAVY = {"torch", "transformers", "wandb", "hydra", "omegaconf", "matplotlib"}
+LIGHT_FILES = ("kvhybrid/__init__.py", "kvhybrid/cli.py", "kvhybrid/stats.py")
+LIGHT_FOLDERS = ("kvhybrid/tracking/", "kvhybrid/commands/", "specs/")
+MOST_LINES = 400
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    path: str
+    """Relative to the repository."""
+    text: str
+    tree: ast.Module
+
+    def __str__(self) -> str:
+        return self.path
+
+    @property
+    def folder(self) -> str:
+        return self.path.split("/")[0]
+
+    def at(self, node: ast.stmt | ast.expr) -> str:
+        return f"{self.path}:{node.lineno}"
+
+
+def read(*folders: str) -> list[SourceFile]:
+    """Every Python file of these folders, links not followed."""
+    found = []
+    for folder in folders:
+        for parent, names, files in os.walk(ROOT / folder):
+            names[:] = sorted(name for name in names if name not in ("__pycache__", "outputs"))
+            for name in sorted(files):
+                if name.endswith(".py"):
+                    place = Path(parent, name)
+                    text = place.read_text(encoding="utf-8")
+                    found.append(SourceFile(place.relative_to(ROOT).as_posix(), text, ast.parse(text)))
+    return found
+
+
+PACKAGE = read("conf", "specs", "managers", "models", "kvhybrid")
+EVERYTHING = [*PACKAGE, *read("runs", "tests")]
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:
+    """Every imported module by its full name, wherever the statement stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node, node.module
+            if node.module == "kvhybrid":  # from kvhybrid import managers
+                yield from ((node, f"kvhybrid.{alias.name}") for alias in node.names)
+
+
+def imports_at_import_time(statements: list[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
+    """As `imports`, but only what runs when the module is imported."""
+    for node in statements:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from imports_at_import_time(node.orelse)
+            continue
+        blocks = [getattr(node, name, []) for name in ("body", "orelse", "finalbody")]
+        blocks += [handler.body for handler in getattr(node, "handlers", [])]
+        if any(blocks):
+            for block in blocks:
+                yield from imports_at_import_time(block)
+        else:
+            yield from imports(node)
+
+
+def first_names(modules: Iterator[tuple[ast.stmt, str]]) -> Iterator[tuple[ast.stmt, str]]:
+    return ((node, module.split(".")[0]) for node, module in modules)
+
+
+def test_the_walk_sees_every_floor() -> None:
+    assert {source.folder for source in PACKAGE} == {*MAY_IMPORT, "kvhybrid"}
+    assert not [
+        source.path for source in PACKAGE if source.path.startswith(tuple(f"kvhybrid/{f}/" for f in MAY_IMPORT))
+    ]
+
+
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_a_folder_imports_no_floor_above_its_own(folder: str) -> None:
+    allowed = tuple(f"kvhybrid.{name}" for name in MAY_IMPORT[folder])
+    upward = [
+        f"{source.at(node)} imports {module}"
+        for source in PACKAGE
+        if source.folder == folder
+        for node, module in imports(source.tree)
+        if module.split(".")[0] == "kvhybrid" and module != "kvhybrid"
+        if not any(module == name or module.startswith(f"{name}.") for name in allowed)
+    ]
+    assert upward == []
+
+
+def test_nothing_imports_runs_or_tests() -> None:
+    upward = [
+        f"{source.at(node)} imports {name}"
+        for source in PACKAGE
+        for node, name in first_names(imports(source.tree))
+        if name in ("runs", "tests")
+    ]
+    assert upward == []
+
+
+def test_linked_folders_are_imported_by_their_one_name() -> None:
+    twice = [
+        f"{source.at(node)} imports {name}, not kvhybrid.{name}"
+        for source in EVERYTHING
+        for node, name in first_names(imports(source.tree))
+        if name in MAY_IMPORT
+    ]
+    assert twice == []
+
+
+def test_imports_are_absolute() -> None:
+    relative = [
+        source.at(node)
+        for source in EVERYTHING
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert relative == []
+
+
+def names_a_spec(node: ast.expr) -> bool:
+    return any(
+        isinstance(part, (ast.Name, ast.Attribute)) and ast.unparse(part).endswith("Spec")
+        for part in ast.walk(node)
+    )
+
+
+def asks_for_a_kind_of_spec(node: ast.AST) -> bool:
+    """``isinstance`` or ``issubclass`` with a spec class, ``type(x) is SomeSpec``, ``case SomeSpec():``."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.func.id in ("isinstance", "issubclass") and any(map(names_a_spec, node.args[1:]))
+    if isinstance(node, ast.Compare):
+        sides = [node.left, *node.comparators]
+        is_type = [isinstance(side, ast.Call) and ast.unparse(side.func) == "type" for side in sides]
+        return any(is_type) and any(map(names_a_spec, sides))
+    return isinstance(node, ast.MatchClass) and names_a_spec(node.cls)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("isinstance(spec, MambaSpec)", True),
+        ("isinstance(spec, (specs.FullAttentionSpec, int))", True),
+        ("type(spec) is MambaSpec", True),
+        ("match spec:\n case MambaSpec(): pass", True),
+        ("spec.state", False),
+        ("isinstance(spec, int)", False),
+        ("MambaSpec(block_size=4) == spec", False),
+    ],
+)
+def test_asking_for_a_kind_of_spec_is_noticed(code: str, expected: bool) -> None:
+    assert any(map(asks_for_a_kind_of_spec, ast.walk(ast.parse(code)))) is expected
+
+
+def test_no_layer_above_the_managers_asks_what_kind_a_spec_is() -> None:
+    asking = [
+        f"{source.path}:{getattr(node, 'lineno', '?')}"
+        for source in PACKAGE
+        if source.folder == "kvhybrid"
+        for node in ast.walk(source.tree)
+        if asks_for_a_kind_of_spec(node)
+    ]
+    assert asking == []
+
+
+def test_files_are_short() -> None:
+    long = {source.path: lines for source in PACKAGE if (lines := len(source.text.splitlines())) > MOST_LINES}
+    assert long == {}
+
+
+def test_nothing_is_called_utils() -> None:
+    vague = {"utils", "util", "helpers", "misc", "common"}
+    parts = [(source.path, set(source.path.removesuffix(".py").split("/"))) for source in EVERYTHING]
+    assert [path for path, names in parts if names & vague] == []
+
+
+def test_the_light_files_import_nothing_heavy() -> None:
+    heavy = [
+        f"{source.at(node)} imports {name}"
+        for source in PACKAGE
+        if source.path in LIGHT_FILES or source.path.startswith(LIGHT_FOLDERS)
+        for node, name in first_names(imports_at_import_time(source.tree.body))
+        if name in HEAVY
+    ]
+    assert heavy == []
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    """Run ``code`` with the repository as the folder to start from, as a user's script there would."""
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_help_specs_and_figures_come_without_anything_heavy() -> None:
+    result = python(
+        "import sys, kvhybrid, kvhybrid.stats, kvhybrid.tracking\n"
+        "from kvhybrid.cli import main\n"
+        "assert main(['--help']) == main(['specs']) == main(['run', '--help']) == 0\n"
+        f"print(sorted({HEAVY!r} & set(sys.modules)))"
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_links_are_relative_and_lead_to_the_top() -> None:
+    links = {place.name: os.readlink(place) for place in (ROOT / "kvhybrid").iterdir() if place.is_symlink()}
+    assert links == {folder: f"../{folder}" for folder in MAY_IMPORT}
+
+
+def test_a_linked_folder_refuses_another_name() -> None:
+    result = python(
+        "from importlib import import_module\n"
+        f"for name in {list(MAY_IMPORT)!r}:\n"
+        "    try:\n"
+        "        import_module(name)\n"
+        "    except ImportError as error:\n"
+        "        print(error)"
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [
+        f"import this folder as kvhybrid.{folder}, not as {folder}" for folder in MAY_IMPORT
+    ]

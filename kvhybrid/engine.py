@@ -90,6 +90,7 @@ class Engine:
         watermark: float = 0.0,
         retention_interval: int | None = None,
         eviction: str = "lru",
+        track_misses: bool = True,
         eos_token_id: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -101,7 +102,8 @@ class Engine:
         ``max_num_seqs`` requests of ``max_model_len`` tokens, but takes at most `DEFAULT_MEMORY_BYTES`.
 
         ``max_model_len`` bounds prompt and output together; the model's own where not given. ``eos_token_id``
-        ends a request; without it every request runs to its ``max_new_tokens``.
+        ends a request; without it every request runs to its ``max_new_tokens``. ``track_misses`` names the cause
+        of every prompt token that was not hit.
 
         Raises ValueError for options that do not go together, and PlanningError where one request of
         ``max_model_len`` tokens does not fit in the pool.
@@ -138,6 +140,7 @@ class Engine:
             watermark=watermark,
             retention_interval=retention_interval,
             eviction=eviction,
+            track_misses=track_misses,
         )
         self.scheduler = Scheduler(
             self.cache,

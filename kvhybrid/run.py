@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from time import perf_counter
@@ -65,6 +66,7 @@ def build_engine(settings: RunSettings) -> Engine:
         return Engine(
             model,
             block_size=settings.pool.block_size,
+            hash_block_size=settings.pool.hash_block_size,
             num_blocks=settings.pool.num_blocks,
             memory_bytes=settings.pool.memory_bytes,
             enable_prefix_caching=settings.pool.enable_prefix_caching,
@@ -93,6 +95,17 @@ def plain_settings(value: Any) -> Any:
     return value if known else getattr(value, "__qualname__", type(value).__qualname__)
 
 
+def _recorder(settings: RunSettings, engine: Engine) -> AbstractContextManager[object]:
+    if settings.record is None:
+        return nullcontext()
+    from kvhybrid.scenarios.recorder import Recorder
+
+    try:
+        return Recorder(engine.cache, Path(settings.record), id=settings.name)
+    except ValueError as error:
+        raise InputError(f"record: {error}") from error
+
+
 class _Session:
     """The state of one run between the steps."""
 
@@ -112,6 +125,7 @@ class _Session:
         self.groups = describe_groups(engine.plan.config)
         self.traffic: Traffic = settings.workload.traffic(engine.model.vocab_size)
         self.trackers = Trackers(settings.tracking)
+        self.recorder = _recorder(settings, engine)
         self.history = History()
         self.outputs: dict[str, list[int]] = {}
         self.cache = engine.stats()
@@ -147,7 +161,7 @@ class _Session:
         self.trackers.start(self.config, self.folder.path)
         began, status = perf_counter(), "failed"
         try:
-            with Progress(self.settings.name, self.settings.workload.num_requests) as progress:
+            with self.recorder, Progress(self.settings.name, self.settings.workload.num_requests) as progress:
                 while self.engine.has_unfinished:
                     self._step(progress)
             status = "done"

@@ -127,10 +127,13 @@ class PoolSettings:
     num_blocks: int | None = 512
     memory: str | None = None
     """A number of bytes, or a number with B, KB, MB, GB, KiB, MiB or GiB."""
+    hash_block_size: int | None = None
     enable_prefix_caching: bool = True
 
     def __post_init__(self) -> None:
         _at_least("pool.block_size", self.block_size, 1)
+        if self.hash_block_size is not None:
+            _at_least("pool.hash_block_size", self.hash_block_size, 1)
         if (self.num_blocks is None) == (self.memory is None):
             raise ValueError(
                 "give one of pool.num_blocks and pool.memory, "
@@ -219,6 +222,8 @@ class RunSettings:
     name: str = "run"
     seed: int = 0
     device: str = "cpu"
+    record: str | None = None
+    """A file to write the cache manager's calls to, as a scenario."""
 
 
 def schema_nodes() -> Mapping[tuple[str | None, str], type[Any]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kvhybrid.miss_causes import MissCauses
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -36,8 +38,11 @@ def print_run(summary: RunSummary) -> None:
             f"{figures.own_hit_rate:.1%}",
             f"{figures.evictions:,}",
         )
+    causes = _causes(summary)
     end = "" if summary.status == "done" else f" ({summary.status})"
     _print(table)
+    if causes is not None:
+        _print(causes)
     print(
         f"{summary.requests} requests{end}, {summary.prompt_tokens:,} prompt and "
         f"{summary.output_tokens:,} new tokens in {summary.seconds:.1f} s and {summary.steps:,} steps"
@@ -46,6 +51,26 @@ def print_run(summary: RunSummary) -> None:
         f"pool of {summary.cache.num_blocks:,} blocks: {summary.cache.refusals:,} refusals, "
         f"{summary.preemptions:,} preemptions"
     )
+
+
+def _causes(summary: RunSummary) -> Table | None:
+    """Where the prompt tokens of each group went, in per cent of those asked; causes that nobody had are left out."""
+    from kvhybrid.report.summary import merge_alike
+
+    shares = merge_alike(
+        (group.name, group.kind, (figures.tokens_hit, *figures.misses))
+        for group, figures in zip(summary.groups, summary.cache.groups, strict=True)
+        if figures.misses is not None and figures.tokens_asked
+    )
+    if not shares:
+        return None
+    asked = summary.cache.groups[0].tokens_asked
+    names = ["hit", *MissCauses().by_name()]
+    shown = [i for i in range(len(names)) if any(tokens[i] for _, _, tokens in shares)]
+    table = _table("where the prompt tokens went", ["group"], [names[i].replace("_", "\n") for i in shown])
+    for group, _, tokens in shares:
+        table.add_row(group, *(f"{tokens[i] / asked:.1%}" for i in shown))
+    return table
 
 
 def print_sweep(jobs: Sequence[tuple[str, Mapping[str, Any]]]) -> None:

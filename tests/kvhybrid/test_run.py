@@ -165,6 +165,26 @@ def test_turns_of_a_conversation_hit_what_was_said_before(model: type[Gemma3Sett
     assert summary.hit_rate > 0.2
 
 
+def test_every_prompt_token_is_a_hit_or_has_a_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(settings(pool=PoolSettings(num_blocks=128)), tmp_path / "run")
+    shown = capsys.readouterr().out
+    assert "where the prompt tokens went" in shown
+    assert "never" in shown
+    for step in steps_in(tmp_path / "run"):
+        for group in ("full", "sliding_window.0"):
+            causes = sum(value for name, value in step.items() if name.startswith(f"group/{group}/miss/"))
+            assert step[f"group/{group}/tokens_hit"] + causes == step[f"group/{group}/tokens_asked"]
+    assert summary_in(tmp_path / "run")["group/full/miss/never_seen"] > 0
+
+
+def test_a_recorded_run_plays_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(settings(record=str(tmp_path / "calls.jsonl"), pool=PoolSettings(num_blocks=128)), tmp_path / "run")
+    assert main(["scenario", str(tmp_path / "calls.jsonl")]) == 0
+    scenario = json.loads((tmp_path / "calls.jsonl").read_text())
+    assert [step["do"] for step in scenario["steps"]].count("submit") == 8
+    assert "note" not in scenario
+
+
 def test_the_same_settings_give_the_same_figures(tmp_path: Path) -> None:
     one, two = (run(settings(), tmp_path / name) for name in ("one", "two"))
     assert one.cache == two.cache

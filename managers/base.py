@@ -68,6 +68,7 @@ class SingleTypeKVCacheManager:
         self.pool = pool
         self.rules = rules
         self.groups = rules.groups
+        self.group_ids = np.array(rules.groups, np.int32)
         self.block_size = rules.block_size
         self.units_per_block = rules.block_size // rules.hash_unit if spec.cacheable else 1
         self.margin = self._margin()
@@ -179,44 +180,46 @@ class SingleTypeKVCacheManager:
         table.resize(hit.shape[1])
         table.ids[:, : hit.shape[1]] = hit
         table.keyed = hit_tokens // self.block_size
-        for row in hit:
-            self.pool.hold(row[row > 0])
+        self.pool.hold(hit[hit > 0])
 
     def extend(
-        self, table: BlockTable, i: int, growth: Growth, loaded: IntArray, fresh: IntArray, hit_tokens: int
+        self, table: BlockTable, rows: slice, growth: Growth, loaded: IntArray, fresh: IntArray, hit_tokens: int
     ) -> IntArray:
-        """Fill the entries of the ``i``-th group with blocks that the pool has given.
+        """Fill the entries of the groups in ``rows`` with blocks that the pool has given, a row for each group.
 
-        ``fresh`` starts with the block for a private copy where one is due. Returns the entries that this call
-        added for the step's tokens; the copy comes first where it took the place of an adopted block.
+        ``fresh`` starts with the block for a private copy where one is due. Returns, per group, the entries that
+        this call added for the step's tokens; the copy comes first where it took the place of an adopted block.
         """
         table.resize(growth.length)
-        table.ids[i, growth.loaded] = loaded
-        replaced: IntArray = EMPTY
+        ids = table.ids[rows]
+        if len(growth.loaded):
+            ids[:, growth.loaded] = loaded
+        replaced: IntArray | None = None
         if growth.copies:
-            replaced = self._make_private(table, i, fresh[:1], hit_tokens)
-            fresh = fresh[1:]
-        table.ids[i, growth.fresh] = fresh
-        added = table.ids[i, growth.loaded_length : growth.length]
-        return np.concatenate((replaced, added)) if len(replaced) else added
+            replaced = self._make_private(table, rows, fresh[:, 0], hit_tokens)
+            fresh = fresh[:, 1:]
+        ids[:, growth.fresh] = fresh
+        added = ids[:, growth.loaded_length : growth.length]
+        return added if replaced is None else np.concatenate((replaced[:, None], added), axis=1)
 
-    def _make_private(self, table: BlockTable, i: int, copy: IntArray, hit_tokens: int) -> IntArray:
-        """Let the request write without touching a block that others read: copy-on-write."""
-        target = int(copy[0])
-        if table.tail_to_copy >= 0:
-            source = int(table.ids[i, table.tail_to_copy])
-            self.pool.move_keys(source, target)
-            self.pool.hold(np.array([source], np.int32))
-            self.written_from[target] = 0
-            replaced = EMPTY
-        else:
-            entry = hit_tokens // self.block_size
-            source = int(table.ids[i, entry])
-            table.ids[i, entry] = target
-            self.pool.hold(copy)
-            replaced = copy
-        self.pending_copies[i].append((source, target))
-        return replaced
+    def _make_private(self, table: BlockTable, rows: slice, copies: IntArray, hit_tokens: int) -> IntArray | None:
+        """Let the request write without touching blocks that others read: copy-on-write.
+
+        A request that starts inside a shared block gets the copy, and the copies are returned. One that is about
+        to overwrite a state that it has keyed keeps its block: the keys move to the copy.
+        """
+        reader = table.tail_to_copy < 0
+        entry = hit_tokens // self.block_size if reader else table.tail_to_copy
+        sources = table.ids[rows, entry].copy()
+        if reader:
+            table.ids[rows, entry] = copies
+        for i, source, target in zip(range(*rows.indices(len(self.groups))), sources, copies, strict=True):
+            self.pending_copies[i].append((int(source), int(target)))
+            if not reader:
+                self.pool.move_keys(int(source), int(target))
+                self.written_from[int(target)] = 0
+        self.pool.hold(copies if reader else sources)
+        return copies if reader else None
 
     def settle(self, table: BlockTable, total: int, main: int) -> None:
         """All groups are extended: the step goes from ``total`` tokens to ``main``."""
@@ -257,17 +260,19 @@ class SingleTypeKVCacheManager:
             return -1
         return min(table.length * self.block_size, (keyed // self.block_size + 1) * self.block_size - 1)
 
-    def drop(self, table: BlockTable, i: int, spans: Sequence[tuple[int, int]]) -> None:
+    def drop(self, table: BlockTable, rows: slice, spans: Sequence[tuple[int, int]]) -> None:
         """Give the blocks of ``spans`` back, the tail first, and leave null entries."""
         for start, end in spans:
-            gone = table.ids[i, start:end][::-1]
-            self.pool.release(gone[gone > 0])
-            table.ids[i, start:end] = 0
+            self._give_back(table.ids[rows, start:end])
+            table.ids[rows, start:end] = 0
 
-    def release(self, table: BlockTable, i: int) -> None:
-        """Give back what the ``i``-th group holds, the tail first, so that it is reused before the head."""
-        held = table.ids[i, table.dropped : table.length][::-1]
-        self.pool.release(held[held > 0])
+    def release(self, table: BlockTable, rows: slice) -> None:
+        """Give back what the groups in ``rows`` hold, the tail first, so that it is reused before the head."""
+        self._give_back(table.ids[rows, table.dropped : table.length])
+
+    def _give_back(self, ids: IntArray) -> None:
+        held = ids[0] > 0
+        self.pool.release(ids[:, ::-1] if held.all() else ids[:, held][:, ::-1])
 
     # ---- keys
 
@@ -285,12 +290,10 @@ class SingleTypeKVCacheManager:
 
     def _key(self, table: BlockTable, path: IntArray, entries: IntArray) -> None:
         if len(entries):
-            numbers = path[(entries + 1) * self.units_per_block - 1]
-            for i, group in enumerate(self.groups):
-                ids = table.ids[i, entries]
-                self.pool.register(group, ids, numbers)
-                if self.rules.sub_block_hits:
-                    self.written_from.update(dict.fromkeys(ids.tolist(), table.ends[0]))
+            ids = table.ids[:, entries]
+            self.pool.register_rows(self.group_ids, ids, path[(entries + 1) * self.units_per_block - 1])
+            if self.rules.sub_block_hits:
+                self.written_from.update(dict.fromkeys(ids.ravel().tolist(), table.ends[0]))
 
     def _worth_keeping(self, entries: IntArray, request: RetainedRequest) -> np.ndarray:
         """Which of ``entries`` some position that retention keeps would read."""

@@ -57,11 +57,10 @@ class MambaManager(SuffixManager):
     def _key_states(self, table: BlockTable, path: IntArray, entries: IntArray, units: IntArray) -> None:
         if not len(entries):
             return
-        for i, group in enumerate(self.groups):
-            ids = table.ids[i, entries]
-            self.pool.drop_keys(ids)
-            self.pool.register(group, ids, path[units - 1])
-            self.written_from.update(dict.fromkeys(ids.tolist(), 0))
+        ids = table.ids[:, entries]
+        self.pool.drop_keys(ids.ravel())
+        self.pool.register_rows(self.group_ids, ids, path[units - 1])
+        self.written_from.update(dict.fromkeys(ids.ravel().tolist(), 0))
 
     def _register_tail(self, table: BlockTable, path: IntArray, num_tokens: int, request: RetainedRequest) -> None:
         """Key the state at the prompt's last whole unit, if a step ended there; a copy keeps it."""

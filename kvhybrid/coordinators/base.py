@@ -20,6 +20,8 @@ from kvhybrid.misses import MissLedger
 from kvhybrid.request import Request
 from kvhybrid.specs import registry
 
+NO_ROWS: IntArray = np.zeros((1, 0), np.int32)
+
 
 class KVCacheCoordinator:
     """Spreads each call over the groups: one manager per spec, one pool that they share.
@@ -62,6 +64,8 @@ class KVCacheCoordinator:
             if private:
                 self.pools.append(BlockPool(private, num_groups, order))
             self._add_manager(members, len(self.pools) - 1 if private else 0)
+        self.batches = self._batches()
+        """The groups in index order, as runs of neighbours in one manager: (manager, its rows)."""
 
     def _sub_block_hits(self) -> bool:
         return False
@@ -81,6 +85,15 @@ class KVCacheCoordinator:
             self.place[g] = (len(self.managers), i)
         self.managers.append(registry.entry_of(spec).manager_class()(spec, self.pools[pool], rules))
         self.pool_of.append(pool)
+
+    def _batches(self) -> list[tuple[int, slice]]:
+        runs: list[tuple[int, slice]] = []
+        for c, i in self.place:
+            if runs and runs[-1][0] == c and runs[-1][1].stop == i:
+                runs[-1] = (c, slice(runs[-1][1].start, i + 1))
+            else:
+                runs.append((c, slice(i, i + 1)))
+        return runs
 
     # ---- look-up
 
@@ -127,9 +140,9 @@ class KVCacheCoordinator:
         """Give back the blocks that nothing reads from ``settled`` tokens on."""
         spans = [m.dead(table, settled) for m, table in zip(self.managers, held.tables, strict=True)]
         if any(spans):
-            for c, i in self.place:
+            for c, rows in self.batches:
                 if spans[c]:
-                    self.managers[c].drop(held.tables[c], i, spans[c])
+                    self.managers[c].drop(held.tables[c], rows, spans[c])
 
     def hits_by_manager(self, hit: KVCacheBlocks) -> list[IntArray]:
         """The rows of ``hit``, stacked for each manager."""
@@ -202,29 +215,37 @@ class KVCacheCoordinator:
                 manager.adopt(table, hit, step.hit_tokens)
         loaded = self._take([len(g.loaded) for g in growths])
         fresh = self._take([len(g.fresh) + g.copies for g in growths])
-        added = tuple(
-            self.managers[c].extend(held.tables[c], i, growths[c], loaded[g], fresh[g], step.hit_tokens)
-            for g, (c, i) in enumerate(self.place)
-        )
+        added: list[IntArray] = []
+        for batch, (c, rows) in enumerate(self.batches):
+            table = held.tables[c]
+            added.extend(
+                self.managers[c].extend(table, rows, growths[c], loaded[batch], fresh[batch], step.hit_tokens)
+            )
         for manager, table in zip(self.managers, held.tables, strict=True):
             manager.settle(table, step.total, step.main)
-        return KVCacheBlocks(added)
+        return KVCacheBlocks(tuple(added))
 
     def quiet_until(self, held: RequestTables, keyed: int, main: int) -> int:
         """How far the request may grow, token by token, before any of its groups has work to do."""
         return min(m.quiet_until(table, keyed, main) for m, table in zip(self.managers, held.tables, strict=True))
 
     def _take(self, counts: list[int]) -> list[IntArray]:
-        """For every group its blocks, ``counts`` of them by manager; each pool gives all of its own at once."""
+        """For every batch its blocks, a row per group, ``counts`` of them by manager; each pool gives all of its
+        own at once."""
+        parts: list[IntArray] = [NO_ROWS] * len(self.batches)
         if not any(counts):
-            return [EMPTY] * len(self.place)
-        parts: list[IntArray] = [EMPTY] * len(self.place)
+            return parts
         for p, pool in enumerate(self.pools):
-            members = [(g, counts[c]) for g, (c, _) in enumerate(self.place) if self.pool_of[c] == p]
-            ids, start = pool.take(sum(count for _, count in members)), 0
-            for g, count in members:
-                parts[g] = ids[start : start + count]
-                start += count
+            mine = [
+                (b, rows.stop - rows.start, counts[c])
+                for b, (c, rows) in enumerate(self.batches)
+                if counts[c] and self.pool_of[c] == p
+            ]
+            ids, start = pool.take(sum(groups * count for _, groups, count in mine)), 0
+            for b, groups, count in mine:
+                end = start + groups * count
+                parts[b] = ids[start:end].reshape(groups, count)
+                start = end
         return parts
 
     # ---- keys, freeing, copies
@@ -243,8 +264,8 @@ class KVCacheCoordinator:
         """Give back everything that the request holds."""
         held = self.tables.pop(request_id, None)
         if held is not None:
-            for c, i in self.place:
-                self.managers[c].release(held.tables[c], i)
+            for c, rows in self.batches:
+                self.managers[c].release(held.tables[c], rows)
 
     def new_step_starts(self) -> None:
         for manager in self.managers:

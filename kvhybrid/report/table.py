@@ -54,7 +54,7 @@ def print_run(summary: RunSummary) -> None:
 
 
 def _causes(summary: RunSummary) -> Table | None:
-    """Where the prompt tokens of each group went, in per cent of those asked; causes that nobody had are left out."""
+    """Where the prompt tokens of each group went, in per cent of those asked, without causes that nobody had."""
     from kvhybrid.report.summary import merge_alike
 
     shares = merge_alike(

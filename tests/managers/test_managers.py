@@ -67,7 +67,8 @@ def fill(manager: SingleTypeKVCacheManager, table: BlockTable, main: int, slots:
     """Do a step from ``total`` to ``main`` tokens; returns the entries that it filled."""
     growth = manager.growth(table, 0, total, main, slots, False)
     for i in range(len(manager.groups)):
-        manager.extend(table, i, growth, int_array([]), manager.pool.take(len(growth.fresh)), 0)
+        fresh = manager.pool.take(len(growth.fresh))[None]
+        manager.extend(table, slice(i, i + 1), growth, fresh[:, :0], fresh, 0)
     manager.settle(table, total, main)
     return growth.fresh.tolist()
 
@@ -110,7 +111,7 @@ def test_dead_blocks_go_back_tail_first_and_leave_null_entries() -> None:
     manager, table = manager_of(SlidingWindowSpec(block_size=4, window=5)), BlockTable(1)
     fill(manager, table, 16, 16)
     assert table.row(0).tolist() == [1, 2, 3, 4]
-    manager.drop(table, 0, manager.dead(table, 16))
+    manager.drop(table, slice(0, 1), manager.dead(table, 16))
     assert table.row(0).tolist() == [0, 0, 0, 4]
     assert manager.pool.free_queue()[:4] == [3, 2, 1, 5]
 
@@ -118,7 +119,7 @@ def test_dead_blocks_go_back_tail_first_and_leave_null_entries() -> None:
 def test_a_request_gives_back_its_tail_first() -> None:
     manager, table = manager_of(FullAttentionSpec(block_size=4)), BlockTable(1)
     fill(manager, table, 12, 12)
-    manager.release(table, 0)
+    manager.release(table, slice(0, 1))
     assert manager.pool.free_queue()[:4] == [3, 2, 1, 4]
 
 
@@ -149,7 +150,7 @@ def test_a_step_has_blocks_for_all_that_it_reads_and_writes(
         main = total + new
         spans = manager.dead(table, total)
         for i in range(2):
-            manager.drop(table, i, spans)
+            manager.drop(table, slice(i, i + 1), spans)
         fill(manager, table, main, main + (0 if spec.state else lookahead), total)
         touched = {j for p in (total, main if spec.state else total) for part in spec.live_blocks(p) for j in part}
         if not spec.state:
@@ -265,7 +266,7 @@ def test_a_state_keyed_in_this_step_is_not_readable_yet() -> None:
 def test_null_entries_never_get_a_key() -> None:
     manager, table = manager_of(SlidingWindowSpec(block_size=4, window=5)), BlockTable(1)
     fill(manager, table, 16, 16)
-    manager.drop(table, 0, manager.dead(table, 16))
+    manager.drop(table, slice(0, 1), manager.dead(table, 16))
     manager.register(table, np.arange(1, 9, dtype=np.int32), 16, RetainedRequest(17, 0))
     assert keyed_entries(manager, table) == [3]
     assert manager.pool.keys_of(0) == []
@@ -283,7 +284,7 @@ def test_a_request_never_holds_more_than_its_bound(in_flight: int, spec: KVCache
     most = manager.most_blocks(table, 0, 0, min(in_flight, length), length, cap)
     while total < length:
         main = min(total + in_flight, length)
-        manager.drop(table, 0, manager.dead(table, total))
+        manager.drop(table, slice(0, 1), manager.dead(table, total))
         fill(manager, table, main, main, total)
         held = int((table.row(0) > 0).sum())
         assert held <= cap

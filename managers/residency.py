@@ -31,6 +31,7 @@ class Residency:
         self._ids: dict[int, IntArray] = {}
         self._missing: dict[int, list[int]] = {}
         self._present: dict[int, list[int]] = {}
+        self._absent_below = 0
 
     def _probe(self, page: int) -> list[int]:
         numbers = self._numbers[page * PAGE : (page + 1) * PAGE]
@@ -66,6 +67,8 @@ class Residency:
 
     def last_present(self, end: int, step: int) -> int:
         """The highest cached entry ``j < end`` with ``(j + 1) % step == 0``, or -1; ``step`` must not vary."""
+        if end <= self._absent_below:
+            return -1
         for page in range((end - 1) // PAGE, -1, -1):
             present = self._present.get(page)
             if present is None:
@@ -75,6 +78,7 @@ class Residency:
             at = bisect_left(present, end) - 1
             if at >= 0:
                 return present[at]
+        self._absent_below = end
         return -1
 
     def blocks(self, start: int, end: int) -> IntArray:

@@ -10,12 +10,12 @@ import numpy as np
 from kvhybrid.blocks import ComputedBlocks, KVCacheBlocks, PrefixHit
 from kvhybrid.cache_config import CacheConfigError, KVCacheConfig
 from kvhybrid.coordinators import get_kv_cache_coordinator
-from kvhybrid.coordinators.step import RequestTables, Step
+from kvhybrid.coordinators.roll_back import StepMark, recount
+from kvhybrid.coordinators.step import Headroom, RequestTables, Step
 from kvhybrid.counters import CacheCounters
 from kvhybrid.events import CacheEvent, EventLog
 from kvhybrid.hashing import PrefixHasher
 from kvhybrid.managers.arrays import IntArray
-from kvhybrid.managers.base import Growth
 from kvhybrid.managers.block_pool import BlockPool
 from kvhybrid.managers.observer import PoolObserver
 from kvhybrid.managers.prefix_index import PrefixPath
@@ -181,6 +181,7 @@ class KVCacheManager:
 
         Raises:
             ValueError: There is nothing to allocate and nothing to adopt.
+            ManagerError: A single-type manager raised; everything is as it was before the call.
         """
         held = self.coordinator.tables.get(request.request_id)
         if (
@@ -193,74 +194,79 @@ class KVCacheManager:
             return self.no_blocks
         if not (num_new_tokens or num_new_computed_tokens or num_external_computed_tokens):
             raise ValueError(f"request {request.request_id!r}: no tokens to allocate and none to adopt")
-        coordinator = self.coordinator
         step = self._step(
             request,
             num_new_tokens,
-            num_new_computed_tokens,
+            0 if held else num_new_computed_tokens,
             num_external_computed_tokens,
             num_lookahead_tokens,
             num_encoder_tokens,
         )
+        waiting = request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+        headroom = Headroom(
+            watermark=self.watermark_blocks if has_scheduled_reqs and waiting else 0,
+            reserved=reserved_blocks,
+            full_tokens=min(request.num_tokens, self.max_model_len) if full_sequence_must_fit else 0,
+        )
+        before = StepMark.of(self.coordinator, held)
+        try:
+            return self._allocate(request, held, new_computed_blocks, step, headroom, delay_cache_blocks)
+        except Exception as error:
+            before.go_back(self.coordinator, request.request_id)
+            raise self._manager_error(error, f"request {request.request_id!r}, {step}") from error
+
+    def _allocate(
+        self,
+        request: Request,
+        held: RequestTables | None,
+        hit: KVCacheBlocks | None,
+        step: Step,
+        headroom: Headroom,
+        delay_cache_blocks: bool,
+    ) -> KVCacheBlocks | None:
+        """Free what is dead, count, refuse or commit, key."""
+        coordinator = self.coordinator
         tables = held.tables if held else [BlockTable(len(m.groups)) for m in coordinator.managers]
         if held:
             coordinator.free_dead(held, max(0, step.total - request.num_in_flight_tokens))
             step = step._replace(loads=False)
         hits = None
-        if not held and num_new_computed_tokens and new_computed_blocks is not None:
-            hits = coordinator.hits_by_manager(new_computed_blocks)
-            if coordinator.are_too_fresh(hits, num_new_computed_tokens):
+        if step.hit_tokens and hit is not None:
+            hits = coordinator.hits_by_manager(hit)
+            if coordinator.are_too_fresh(hits, step.hit_tokens):
                 return self._refused("not_written_yet")
             if step.loads:
                 hits = coordinator.live_parts(hits, step.total)
 
         growths = coordinator.growths(tables, hits, step)
-        waiting = request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
-        watermark = self.watermark_blocks if has_scheduled_reqs and waiting else 0
-        if not coordinator.fits(coordinator.demand(growths, hits), watermark + reserved_blocks):
+        if not coordinator.fits(coordinator.demand(growths, hits), headroom.watermark + headroom.reserved):
             return self._refused("no_blocks")
-        if full_sequence_must_fit:
-            full = min(request.num_tokens, self.max_model_len)
-            if not coordinator.fits(coordinator.demand_to_the_end(tables, hits, step, full), watermark):
+        if headroom.full_tokens:
+            need = coordinator.demand_to_the_end(tables, hits, step, headroom.full_tokens)
+            if not coordinator.fits(need, headroom.watermark):
                 return self._refused("whole_request")
-        upto = 0 if delay_cache_blocks else min(step.main, request.num_tokens)
-        return self._commit(request, tables, new_computed_blocks, hits, growths, step, upto)
 
-    def _commit(
-        self,
-        request: Request,
-        tables: list[BlockTable],
-        hit: KVCacheBlocks | None,
-        hits: list[IntArray] | None,
-        growths: list[Growth],
-        step: Step,
-        keyed_upto: int,
-    ) -> KVCacheBlocks:
-        """Carry out what was counted; a manager that raises leaves everything as it was before the step."""
-        coordinator = self.coordinator
-        held = coordinator.tables.get(request.request_id)
-        before = coordinator.mark(held)
         admitted = held is None
-        try:
-            if held is None:
-                request.path = request.path or PrefixPath()
-                held = coordinator.tables[request.request_id] = RequestTables(tables, request.path)
-            added = coordinator.commit(held, hits, growths, step)
-            if keyed_upto:
-                self.cache_blocks(request, keyed_upto)
-        except Exception as error:
-            coordinator.roll_back(request.request_id, before)
-            kinds = ", ".join(sorted({f"{type(m).__name__} ({m.spec.kind})" for m in coordinator.managers}))
-            raise ManagerError(
-                f"request {request.request_id!r}: one of the managers {kinds} raised "
-                f"{type(error).__name__}: {error}; step {step} was rolled back"
-            ) from error
+        if held is None:
+            request.path = request.path or PrefixPath()
+            held = coordinator.tables[request.request_id] = RequestTables(tables, request.path)
+        added = coordinator.commit(held, hits, growths, step)
+        keyed = 0 if delay_cache_blocks else min(step.main, request.num_tokens)
         held.quiet_until = -1
-        if keyed_upto and step.main >= request.num_prompt_tokens:
-            held.quiet_until = coordinator.quiet_until(held, keyed_upto, step.main)
+        if keyed:
+            self._key(held, request, keyed)
+            if step.main >= request.num_prompt_tokens:
+                held.quiet_until = coordinator.quiet_until(held, keyed, step.main)
         if admitted:
-            self.counters.admitted(request.num_tokens, step.hit_tokens, hit, coordinator.ledger is not None)
+            causes = coordinator.ledger is not None
+            self.counters.admitted(request.num_tokens, step.hit_tokens, hit, causes)
         return added
+
+    def _manager_error(self, error: Exception, where: str) -> ManagerError:
+        kinds = ", ".join(sorted({f"{type(m).__name__} ({m.spec.kind})" for m in self.coordinator.managers}))
+        return ManagerError(
+            f"{where}: one of the managers {kinds} raised {type(error).__name__}: {error}; the call was rolled back"
+        )
 
     def _step(self, request: Request, new: int, adopted: int, external: int, lookahead: int, encoder: int) -> Step:
         local = request.num_computed_tokens + adopted
@@ -282,15 +288,28 @@ class KVCacheManager:
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Key what is full at ``num_computed_tokens``: the end of a load whose keys were delayed."""
         held = self.coordinator.tables.get(request.request_id)
-        if held is None or not self.enable_caching:
+        if held is None:
             return
-        if self.events is not None:
-            self.events.request = request
-        self.coordinator.cache_blocks(held, request, num_computed_tokens)
+        before = StepMark.of(self.coordinator, held)
+        try:
+            self._key(held, request, num_computed_tokens)
+        except Exception as error:
+            before.go_back(self.coordinator, request.request_id)
+            raise self._manager_error(error, f"request {request.request_id!r}") from error
+
+    def _key(self, held: RequestTables, request: Request, num_tokens: int) -> None:
+        if self.enable_caching:
+            if self.events is not None:
+                self.events.request = request
+            self.coordinator.cache_blocks(held, request, num_tokens)
 
     def free(self, request: Request) -> None:
         """Give back the blocks of ``request``, each group's tail first. Their keys stay until reuse."""
-        self.coordinator.free(request.request_id)
+        try:
+            self.coordinator.free(request.request_id)
+        except Exception as error:
+            recount(self.coordinator)
+            raise self._manager_error(error, f"free of request {request.request_id!r}") from error
 
     def new_step_starts(self) -> None:
         """A new scheduling step: states keyed in the last one are readable now."""
@@ -311,9 +330,10 @@ class KVCacheManager:
         """The cache events since the last call; empty unless they are recorded."""
         return self.events.take() if self.events is not None else []
 
-    def evict_blocks(self, block_ids: Iterable[int]) -> None:
-        """Drop the keys of these blocks; nothing else changes."""
-        self.block_pool.evict(block_ids)
+    def evict_blocks(self, block_ids: Iterable[int], group: int | None = None) -> None:
+        """Drop the keys of these blocks of the shared pool, or of the pool of ``group``; nothing else changes."""
+        pool = self.block_pool if group is None else self.coordinator.pool_of_group(group)
+        pool.evict(block_ids)
 
     def reset_prefix_cache(self) -> bool:
         """Drop every key, if no request holds a block; otherwise do nothing and return False."""

@@ -20,6 +20,8 @@ class Verb:
 
 
 VERBS = {
+    "check-spec": Verb("kvhybrid.commands.check_spec", "check a spec of your own against its contract"),
+    "replay": Verb("kvhybrid.commands.replay", "replay a request trace through the cache, without a model"),
     "run": Verb("kvhybrid.commands.run", "run a model on a workload and show the hit rates of every group"),
     "scenario": Verb("kvhybrid.commands.scenario", "play scenario files on the real cache manager"),
     "specs": Verb("kvhybrid.commands.specs", "list the registered specs: what a layer can keep"),
@@ -32,6 +34,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb. Returns 0, 2 for a mistake of the user, 130 when interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     name, rest = (given[0], given[1:]) if given else ("--help", [])
+    try:
+        code = _dispatch(name, rest)
+        sys.stdout.flush()
+    except InputError as error:
+        print(f"kvhybrid {name}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"kvhybrid {name}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of a pipe has gone. Python would complain again when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def _dispatch(name: str, arguments: list[str]) -> int:
     if name in ("-h", "--help", "help"):
         print(help_text())
         return 0
@@ -43,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name not in VERBS:
         print(f"kvhybrid: unknown verb {name!r}; accepted: {', '.join(VERBS)}", file=sys.stderr)
         return 2
-    return _run_verb(name, rest)
+    code: int = import_module(VERBS[name].module).main(arguments)
+    return code
 
 
 def help_text() -> str:
@@ -65,20 +85,3 @@ def help_text() -> str:
             "kvhybrid VERB --help tells what a verb takes.",
         ]
     )
-
-
-def _run_verb(name: str, arguments: list[str]) -> int:
-    try:
-        code: int = import_module(VERBS[name].module).main(arguments)
-        sys.stdout.flush()
-    except InputError as error:
-        print(f"kvhybrid {name}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"kvhybrid {name}: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # The reader of a pipe has gone. Python would complain again when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return code

@@ -97,4 +97,5 @@ class EventLog(PoolObserver):
             self._events.append(BlockRemoved(group, keys))
 
     def cleared(self, groups: IntArray, numbers: IntArray) -> None:
-        self._events.append(AllBlocksCleared())
+        if not self._events or not isinstance(self._events[-1], AllBlocksCleared):
+            self._events.append(AllBlocksCleared())

@@ -73,11 +73,13 @@ class MissLedger(PoolObserver):
         undropped = max(manager.loose_search(path, manager.rules.alignment).at_most(num_tokens), whole)
         loose = manager.loose_search(path, unit)
         unaligned = max(loose.at_most(num_tokens), undropped)
-        end = num_tokens - num_tokens % unit
-        missing = path[manager.lacking(path, loose, unaligned, end)]
-        lost = self._lost[np.array(manager.groups)[:, None], missing].any(axis=0)
-        seen = self._computed[missing] & ~lost
-        evicted, not_retained = int(lost.sum()) * unit, int(seen.sum()) * unit
+        end = num_tokens - num_tokens % manager.rules.alignment
+        lengths = np.arange(unaligned + unit, end + 1, unit)
+        seen = self._computed[path[lengths // manager.rules.hash_unit - 1]]
+        lacked = path[manager.lacking(path, loose, unaligned, end)]
+        lost = seen & self._lost[np.array(manager.groups)[:, None], lacked].any(axis=0)
+        evicted = int(lost.sum()) * unit
+        not_retained = int(seen.sum()) * unit - evicted
         return MissCauses(
             other_group=own - hit,
             last_token=whole - own,

@@ -282,18 +282,30 @@ class SingleTypeKVCacheManager:
         start, table.keyed = table.keyed, max(table.keyed, full)
         if full <= start:
             return
-        entries = np.arange(start, full, dtype=np.int32)
-        entries = entries[table.ids[0, start:full] > 0]
+        entries = self._keyable(table, start, full)
         if len(entries) and not self.keeps_all:
             entries = entries[self._worth_keeping(entries, request)]
-        self._key(table, path, entries)
+        self._key(table, path, entries, (entries + 1) * self.units_per_block)
 
-    def _key(self, table: BlockTable, path: IntArray, entries: IntArray) -> None:
-        if len(entries):
-            ids = table.ids[:, entries]
-            self.pool.register_rows(self.group_ids, ids, path[(entries + 1) * self.units_per_block - 1])
-            if self.rules.sub_block_hits:
-                self.written_from.update(dict.fromkeys(ids.ravel().tolist(), table.ends[0]))
+    def _keyable(self, table: BlockTable, start: int, full: int) -> IntArray:
+        """The entries in ``[start, full)`` that hold what a key would promise: a state does where a step ended."""
+        entries = np.arange(start, full, dtype=np.int32)
+        entries = entries[table.ids[0, start:full] > 0]
+        if self.spec.state:
+            entries = entries[np.isin((entries + 1) * self.block_size, table.ends)]
+        return entries
+
+    def _key(self, table: BlockTable, path: IntArray, entries: IntArray, units: IntArray) -> None:
+        """Key the blocks of ``entries`` under the prefixes of ``units`` units."""
+        if not len(entries):
+            return
+        ids = table.ids[:, entries]
+        if self.spec.state:
+            self.pool.drop_keys(ids.ravel())
+        self.pool.register_rows(self.group_ids, ids, path[units - 1])
+        if self.spec.state or self.rules.sub_block_hits:
+            first = 0 if self.spec.state else table.ends[0]
+            self.written_from.update(dict.fromkeys(ids.ravel().tolist(), first))
 
     def _worth_keeping(self, entries: IntArray, request: RetainedRequest) -> np.ndarray:
         """Which of ``entries`` some position that retention keeps would read."""

@@ -43,24 +43,14 @@ class MambaManager(SuffixManager):
         return StateSearch(self, path, alignment)
 
     def register(self, table: BlockTable, path: IntArray, num_tokens: int, request: RetainedRequest) -> None:
-        size = self.block_size
-        full = min(num_tokens // size, len(path) // self.units_per_block)
-        start, table.keyed = table.keyed, max(table.keyed, full)
-        ends = {end // size - 1 for end in table.ends if end and end % size == 0}
-        entries = np.array(sorted(j for j in ends if start <= j < full and table.ids[0, j]), np.int32)
-        if len(entries) and not self.keeps_all:
-            entries = entries[self._worth_keeping(entries, request)]
-        self._key_states(table, path, entries, entries * self.units_per_block + self.units_per_block)
+        super().register(table, path, num_tokens, request)
         if self.rules.sub_block_hits:
             self._register_tail(table, path, num_tokens, request)
 
-    def _key_states(self, table: BlockTable, path: IntArray, entries: IntArray, units: IntArray) -> None:
-        if not len(entries):
-            return
-        ids = table.ids[:, entries]
-        self.pool.drop_keys(ids.ravel())
-        self.pool.register_rows(self.group_ids, ids, path[units - 1])
-        self.written_from.update(dict.fromkeys(ids.ravel().tolist(), 0))
+    def _keyable(self, table: BlockTable, start: int, full: int) -> IntArray:
+        size = self.block_size
+        ends = {end // size - 1 for end in table.ends if end and end % size == 0}
+        return np.array(sorted(j for j in ends if start <= j < full and table.ids[0, j]), np.int32)
 
     def _register_tail(self, table: BlockTable, path: IntArray, num_tokens: int, request: RetainedRequest) -> None:
         """Key the state at the prompt's last whole unit, if a step ended there; a copy keeps it."""
@@ -76,7 +66,7 @@ class MambaManager(SuffixManager):
         if not table.ids[0, entry] or self.pool.number_of[table.ids[0, entry]] == path[usable - 1]:
             return
         at = np.array([entry], np.int32)
-        self._key_states(table, path, at, np.array([usable], np.int32))
+        self._key(table, path, at, np.array([usable], np.int32))
         if num_tokens % self.block_size:
             table.tail_to_copy = entry
             table.keyed = entry

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+from kvhybrid.hydra_app.choices import list_choices
 
 GROUPS = ("model", "workload", "pool", "scheduler", "eviction", "retention", "tracking", "experiment")
 
@@ -34,7 +35,7 @@ other options:
 def main(arguments: Sequence[str]) -> int:
     """Run, or sweep. Returns the exit code."""
     if any(argument in ("-h", "--help") for argument in arguments):
-        print(HELP.format(choices=_choices()))
+        print(HELP.format(choices=list_choices(GROUPS)))
         return 0
     from kvhybrid.hydra_app.launch import launch
 
@@ -52,19 +53,3 @@ def _run(config: Any, folder: Path, overrides: list[str]) -> None:
     print(folder)
     if summary.status == "interrupted":
         raise KeyboardInterrupt  # what was found is safe; now the sweep, if it is one, ends too
-
-
-def _choices() -> str:
-    """Every choice of every group, with the comment that opens its file."""
-    lines = []
-    for group in GROUPS:
-        lines.append(f"  {group}")
-        for place in sorted(files("kvhybrid.conf").joinpath(group).iterdir(), key=lambda place: place.name):
-            if place.name.endswith(".yaml"):
-                lines.append(f"    {place.name.removesuffix('.yaml'):<20}{_first_comment(place.read_text())}")
-    return "\n".join(lines)
-
-
-def _first_comment(text: str) -> str:
-    comments = (line.removeprefix("# ") for line in text.splitlines() if line.startswith("# "))
-    return next((comment for comment in comments if not comment.startswith("@package")), "")

@@ -15,7 +15,7 @@ from kvhybrid.managers.block_pool import BlockPool
 from kvhybrid.managers.eviction import reuse_order
 from kvhybrid.managers.prefix_index import PrefixIndex, PrefixPath
 from kvhybrid.managers.retention import RetainedRequest, Retention
-from kvhybrid.managers.table import BlockTable, TableMark
+from kvhybrid.managers.table import BlockTable
 from kvhybrid.misses import MissLedger
 from kvhybrid.request import Request
 from kvhybrid.specs import registry
@@ -64,6 +64,8 @@ class KVCacheCoordinator:
             if private:
                 self.pools.append(BlockPool(private, num_groups, order))
             self._add_manager(members, len(self.pools) - 1 if private else 0)
+        self.taken: list[list[IntArray]] = [[] for _ in self.pools]
+        """Per pool, the blocks taken by the step in hand."""
         self.batches = self._batches()
         """The groups in index order, as runs of neighbours in one manager: (manager, its rows)."""
 
@@ -94,6 +96,10 @@ class KVCacheCoordinator:
             else:
                 runs.append((c, slice(i, i + 1)))
         return runs
+
+    def pool_of_group(self, group: int) -> BlockPool:
+        """The pool that the blocks of ``group`` come from."""
+        return self.pools[self.pool_of[self.place[group][0]]]
 
     # ---- look-up
 
@@ -242,6 +248,7 @@ class KVCacheCoordinator:
                 if counts[c] and self.pool_of[c] == p
             ]
             ids, start = pool.take(sum(groups * count for _, groups, count in mine)), 0
+            self.taken[p].append(ids)
             for b, groups, count in mine:
                 end = start + groups * count
                 parts[b] = ids[start:end].reshape(groups, count)
@@ -258,7 +265,9 @@ class KVCacheCoordinator:
             if manager.spec.cacheable and (upto := self.keyed_tokens(manager, num_tokens)):
                 manager.register(table, numbers, upto, retained)
         if self.ledger is not None:
-            self.ledger.computed(numbers[: num_tokens // self.config.hash_unit])
+            units = num_tokens // self.config.hash_unit
+            self.ledger.computed(numbers[held.units_noted : units])
+            held.units_noted = units
 
     def free(self, request_id: str) -> None:
         """Give back everything that the request holds."""
@@ -285,47 +294,3 @@ class KVCacheCoordinator:
                     self.managers[c].pending_copies[i].clear()
             if ends:
                 pool.release_pairs(np.array(ends, np.int32))
-
-    # ---- going back
-
-    def mark(self, held: RequestTables | None) -> tuple[list[TableMark] | None, list[list[int]]]:
-        """What `roll_back` needs to know of the time before a step."""
-        tables = [table.mark() for table in held.tables] if held else None
-        return tables, [[len(copies) for copies in m.pending_copies] for m in self.managers]
-
-    def roll_back(self, request_id: str, before: tuple[list[TableMark] | None, list[list[int]]]) -> None:
-        """Undo a step that raised half-way: old tables, no keys on what it took, references counted anew."""
-        tables, copies = before
-        if tables is None:
-            self.tables.pop(request_id, None)
-        else:
-            for table, mark in zip(self.tables[request_id].tables, tables, strict=True):
-                table.go_back(mark)
-        for manager, lengths in zip(self.managers, copies, strict=True):
-            for pending, length in zip(manager.pending_copies, lengths, strict=True):
-                del pending[length:]
-        for pool in self.pools:
-            self._recount(pool)
-
-    def _recount(self, pool: BlockPool) -> None:
-        """Make every count of ``pool`` the number of table entries and copies that name the block."""
-        expected = np.zeros(pool.num_blocks, np.int64)
-        for c, manager in enumerate(self.managers):
-            if manager.pool is not pool:
-                continue
-            for held in self.tables.values():
-                table = held.tables[c]
-                entries = table.ids[:, : table.length].ravel()
-                gone = entries[(entries > 0) & (pool.refs[entries] == 0)]
-                if len(gone):
-                    table.ids[np.isin(table.ids, gone)] = 0
-                np.add.at(expected, table.ids[:, : table.length].ravel(), 1)
-            for pair in chain.from_iterable(manager.pending_copies):
-                np.add.at(expected, list(pair), 1)
-        expected[0] = 0
-        surplus = pool.refs - expected
-        orphans = np.flatnonzero((surplus > 0) & (expected == 0)).astype(np.int32)
-        pool.drop_keys(orphans[pool.refs[orphans] == 1])
-        while (surplus > 0).any():
-            pool.release(np.flatnonzero(surplus > 0).astype(np.int32))
-            surplus[surplus > 0] -= 1

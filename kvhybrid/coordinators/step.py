@@ -26,11 +26,24 @@ class Step(NamedTuple):
     """Encoder tokens that need a slot, 0 after the admission."""
 
 
+class Headroom(NamedTuple):
+    """Blocks of the shared pool that a call must leave free."""
+
+    watermark: int
+    """For requests that run already, when another is admitted beside them."""
+    reserved: int
+    """For others, by wish of the caller."""
+    full_tokens: int
+    """Tokens of the whole request, where all of it must fit; 0 where only the step counts."""
+
+
 @dataclass
 class RequestTables:
     """What one request holds: a table per manager, and the numbers of its prefix."""
 
     tables: list[BlockTable]
     path: PrefixPath
+    units_noted: int = 0
+    """Prefix units of which the ledger of misses knows that they were computed."""
     quiet_until: int = -1
     """Decode steps that end at or below this many tokens neither free, need nor key a block."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from hydra.core.config_store import ConfigStore
 from hydra.errors import InstantiationException
@@ -17,33 +18,42 @@ from kvhybrid.settings import ModelSettings, RunSettings, schema_nodes
 from kvhybrid.tracking import Tracker
 from kvhybrid.workloads import Workload
 
+Settings = TypeVar("Settings")
 
-def register_schema() -> None:
-    """Hand the schema to Hydra's config store."""
+
+def register_schema(nodes: Mapping[tuple[str | None, str], type[Any]] | None = None) -> None:
+    """Hand a schema to Hydra's config store: that of ``kvhybrid run``, or the ``nodes`` of another verb."""
     store = ConfigStore.instance()
-    for (group, name), node in schema_nodes().items():
+    for (group, name), node in (schema_nodes() if nodes is None else nodes).items():
         store.store(group=group, name=name, node=node, provider="kvhybrid")
 
 
 def read_settings(config: DictConfig) -> RunSettings:
-    """The settings that ``config`` spells. Raises `InputError` for a value that is missing or out of range.
+    """The settings of ``kvhybrid run`` that ``config`` spells, as `read_config` reads them."""
+    return read_config(config, RunSettings, {"model": ModelSettings, "workload": Workload})
 
-    ``config`` is left with every reference resolved.
+
+def read_config(config: DictConfig, kind: type[Settings], parts: Mapping[str, type[Any]]) -> Settings:
+    """The ``kind`` that ``config`` spells. Raises `InputError` for a value that is missing or out of range.
+
+    ``parts`` are the open keys, whose class a schema or ``_target_`` names, and the base class of each; so are the
+    entries of ``tracking``. ``config`` is left with every reference resolved.
     """
     try:
         for key in sorted(OmegaConf.missing_keys(config)):
             raise InputError(f"{key} is missing: give {key}=VALUE")
         OmegaConf.resolve(config)
         _refuse_unknown_keys(config)
-        settings: RunSettings = OmegaConf.to_object(config)
-        settings.model = _build(config, "model", ModelSettings)
-        settings.workload = _build(config, "workload", Workload)
+        settings: Any = OmegaConf.to_object(config)
+        for key, wanted in parts.items():
+            setattr(settings, key, _build(config, key, wanted))
         trackers = [str(name) for name in config.tracking]
         settings.tracking = {name: _build(config, f"tracking.{name}", Tracker) for name in trackers}
     except OmegaConfBaseException as error:
         raise InputError(explain(error)) from error
     except ValueError as error:
         raise InputError(str(error)) from error
+    assert isinstance(settings, kind)
     return settings
 
 

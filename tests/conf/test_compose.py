@@ -12,9 +12,12 @@ from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from kvhybrid.commands.run import GROUPS
+from kvhybrid.commands import replay, run
 from kvhybrid.errors import InputError
-from kvhybrid.hydra_app.schema import plain, read_settings, register_schema
+from kvhybrid.hydra_app.schema import plain, read_config, read_settings, register_schema
+from kvhybrid.replay.executor import Executor
+from kvhybrid.replay.settings import ReplaySettings, schema_nodes
+from kvhybrid.replay.trace import Trace
 from kvhybrid.settings import RunSettings
 
 CONF = Path(str(files("kvhybrid.conf")))
@@ -24,13 +27,14 @@ CHOICES = sorted((place.parent.name, place.stem) for place in CONF.glob("*/*.yam
 @pytest.fixture(scope="module", autouse=True)
 def hydra_over_conf() -> Iterator[None]:
     register_schema()
+    register_schema(schema_nodes())
     with initialize_config_module(version_base="1.3", config_module="kvhybrid.conf"):
         yield
     HydraConfig.instance().cfg = None
 
 
-def composed(*overrides: str) -> DictConfig:
-    config = compose("run", list(overrides), return_hydra_config=True)
+def composed(*overrides: str, verb: str = "run") -> DictConfig:
+    config = compose(verb, list(overrides), return_hydra_config=True)
     HydraConfig.instance().set_config(config)
     OmegaConf.set_struct(config, False)
     del config["hydra"]
@@ -46,7 +50,7 @@ def overrides_for(group: str, choice: str, tmp_path: Path) -> list[str]:
 
 
 def test_every_group_has_choices_and_no_folder_is_forgotten() -> None:
-    assert {group for group, _ in CHOICES} == set(GROUPS)
+    assert {group for group, _ in CHOICES} == {*run.GROUPS, *replay.GROUPS}
 
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
@@ -55,10 +59,27 @@ def test_every_choice_opens_with_a_line_of_help(group: str, choice: str) -> None
     assert (second if first == "# @package _global_" else first).startswith("# ")
 
 
-@pytest.mark.parametrize(("group", "choice"), CHOICES)
-def test_every_choice_composes_and_spells_every_key_of_its_schema(group: str, choice: str, tmp_path: Path) -> None:
-    config = composed(*overrides_for(group, choice, tmp_path))
-    assert isinstance(read_settings(config), RunSettings)
+def read(verb: str, config: DictConfig) -> RunSettings | ReplaySettings:
+    if verb == "run":
+        return read_settings(config)
+    return read_config(config, ReplaySettings, {"trace": Trace, "executor": Executor})
+
+
+@pytest.mark.parametrize(
+    ("verb", "group", "choice"),
+    [
+        (verb, *c)
+        for verb, groups in (("run", run.GROUPS), ("replay", replay.GROUPS))
+        for c in CHOICES
+        if c[0] in groups
+    ],
+)
+def test_every_choice_composes_and_spells_every_key_of_its_schema(
+    verb: str, group: str, choice: str, tmp_path: Path
+) -> None:
+    needed = ["trace.path=FILE"] if verb == "replay" else []
+    config = composed(*needed, *overrides_for(group, choice, tmp_path), verb=verb)
+    assert isinstance(read(verb, config), RunSettings if verb == "run" else ReplaySettings)
     schema = OmegaConf.get_type(config, group) if group in config else None
     if is_dataclass(schema):
         written = OmegaConf.load(CONF / group / f"{choice}.yaml")

@@ -1,0 +1,1 @@
+"""The conformance kit: what ``kvhybrid check-spec`` checks for the author of a spec."""

@@ -1,0 +1,59 @@
+"""States that a step has keyed and not written yet: nobody may start from them before the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Any
+
+import numpy as np
+
+from kvhybrid.cache_manager import KVCacheManager
+from kvhybrid.conformance.violation import Violation
+from kvhybrid.specs import registry
+
+CHECK = "invariants"
+Step = dict[str, Any]
+
+
+class UnwrittenStates:
+    """Watches the state groups of the specs under test in one cache manager."""
+
+    def __init__(self, manager: KVCacheManager, kinds: Set[str]) -> None:
+        self._pool = manager.block_pool
+        self._groups = [
+            g
+            for g, group in enumerate(manager.config.groups)
+            if group.spec.state and registry.entry_of(group.spec).name in kinds
+        ]
+        self._keyed: set[tuple[int, int]] = set()
+        self._blocks: set[int] = set()
+
+    def see(self, step: Step, answer: Step, lookup: Step) -> None:
+        """A call was played; ``lookup`` is the answer of the look-up whose hit it adopts, empty for none.
+
+        Raises:
+            Violation: The call starts a request from a state that the step in hand has still to write.
+        """
+        if not self._groups:
+            return
+        if "new_blocks" in answer and lookup.get("hit_tokens"):
+            for g in self._groups:
+                block = lookup["hit_blocks"][g][-1]
+                if block in self._blocks:
+                    raise Violation(
+                        CHECK,
+                        f"allocate {step['request']!r} adopts block {block} before its state is written",
+                        {"refused": True},
+                    )
+        if step["do"] == "new_step":
+            self._blocks.clear()
+        keyed = self._keyed_now()
+        if step["do"] == "allocate":
+            self._blocks.update(block for block, _ in keyed - self._keyed)
+        self._keyed = keyed
+
+    def _keyed_now(self) -> set[tuple[int, int]]:
+        pool = self._pool
+        blocks = np.flatnonzero(pool.number_of)
+        blocks = blocks[np.isin(pool.group_of[blocks], self._groups)]
+        return set(zip(blocks.tolist(), pool.number_of[blocks].tolist(), strict=True))

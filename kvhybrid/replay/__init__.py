@@ -1,0 +1,1 @@
+"""Replaying a trace: the real scheduler and cache manager, no model, and a modelled clock."""

@@ -1,0 +1,36 @@
+"""The modelled duration of a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(kw_only=True)
+class LinearCost:
+    """Seconds as a weighted sum of what a step does. It is a model: fit the weights to a machine, or compare
+    policies under equal ones."""
+
+    base: float = 0.01
+    """Seconds of every step."""
+    prefill_token: float = 2e-5
+    """Seconds per token of a prompt, or computed anew after a preemption."""
+    decode_token: float = 5e-5
+    """Seconds per generated token whose turn it is."""
+    context_token: float = 1e-9
+    """Seconds per token that lies before those of the step and is read again, over all scheduled requests."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) < 0:
+                raise ValueError(f"cost.{field.name} must be 0 or more, found {getattr(self, field.name)}")
+        if not self.base:
+            raise ValueError("cost.base must be more than 0 seconds, so that the clock moves on in every step")
+
+    def seconds(self, prefill_tokens: int, decode_tokens: int, context_tokens: int) -> float:
+        """Modelled seconds of one step."""
+        return (
+            self.base
+            + self.prefill_token * prefill_tokens
+            + self.decode_token * decode_tokens
+            + self.context_token * context_tokens
+        )

@@ -1,0 +1,84 @@
+"""When the requests of a trace are sent: one driver a class."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kvhybrid.replay.trace import TraceRequest
+
+
+class Arrival(NamedTuple):
+    """A request and the modelled second at which it came in."""
+
+    seconds: float
+    request: TraceRequest
+
+
+class Arrivals(ABC):
+    """The requests of one replay, handed out as the modelled clock moves on."""
+
+    @abstractmethod
+    def take(self, now: float, idle: bool) -> list[Arrival]:
+        """Who has come in at ``now``. When the scheduler is ``idle``, whoever comes next, if need be at a later
+        second, to which the clock then jumps; an empty list is the end."""
+
+
+@dataclass(kw_only=True)
+class Executor(ABC):
+    """Decides how a trace meets the scheduler. One of another package is chosen in YAML with ``_target_``."""
+
+    @abstractmethod
+    def arrivals(self, requests: Sequence[TraceRequest]) -> Arrivals:
+        """A fresh start of the trace."""
+
+
+@dataclass(kw_only=True)
+class OneByOne(Executor):
+    """Each request starts when the one before it has ended; the times of the trace do not count."""
+
+    def arrivals(self, requests: Sequence[TraceRequest]) -> Arrivals:
+        return _Queue(requests)
+
+
+class _Queue(Arrivals):
+    def __init__(self, requests: Sequence[TraceRequest]) -> None:
+        self._requests = iter(requests)
+
+    def take(self, now: float, idle: bool) -> list[Arrival]:
+        following = next(self._requests, None) if idle else None
+        return [] if following is None else [Arrival(now, following)]
+
+
+@dataclass(kw_only=True)
+class OpenLoop(Executor):
+    """Requests come in at the times of the trace, whatever the backlog. ``time_scale`` stretches these times:
+    0.5 is twice the load."""
+
+    time_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.time_scale < 0:
+            raise ValueError(f"executor.time_scale must be 0 or more, found {self.time_scale}")
+
+    def arrivals(self, requests: Sequence[TraceRequest]) -> Arrivals:
+        ordered = sorted(requests, key=lambda request: request.seconds)
+        return _Timetable(deque(Arrival(request.seconds * self.time_scale, request) for request in ordered))
+
+
+class _Timetable(Arrivals):
+    def __init__(self, arrivals: deque[Arrival]) -> None:
+        self._waiting = arrivals
+
+    def take(self, now: float, idle: bool) -> list[Arrival]:
+        waiting = self._waiting
+        if not waiting or (waiting[0].seconds > now and not idle):
+            return []
+        until = max(now, waiting[0].seconds)
+        taken = []
+        while waiting and waiting[0].seconds <= until:
+            taken.append(waiting.popleft())
+        return taken

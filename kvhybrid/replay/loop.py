@@ -1,0 +1,78 @@
+"""The loop of a replay: arrivals, the scheduler's steps, and the modelled clock."""
+
+from __future__ import annotations
+
+from kvhybrid.replay.cost import LinearCost
+from kvhybrid.replay.executor import Arrivals
+from kvhybrid.replay.latency import FirstTokenTimes
+from kvhybrid.replay.prefix_keys import PrefixKeys
+from kvhybrid.replay.request import ReplayRequest
+from kvhybrid.scheduler import Scheduler, SchedulerOutput
+
+
+class _AnyToken(dict[str, int]):
+    """What was sampled, for every request: no model runs, so each token is as good as another."""
+
+    def __missing__(self, request_id: str) -> int:
+        return 0
+
+
+ANY_TOKEN = _AnyToken()
+
+
+class ReplayLoop:
+    """Drives ``scheduler`` with ``arrivals``. Its counters run from the start."""
+
+    def __init__(
+        self, scheduler: Scheduler, arrivals: Arrivals, cost: LinearCost, keys: PrefixKeys | None
+    ) -> None:
+        """``keys`` is None where the cache is not to reuse anything."""
+        self.scheduler = scheduler
+        self.clock = 0.0
+        """Modelled seconds."""
+        self.first_tokens = FirstTokenTimes()
+        self.num_steps = self.num_finished = 0
+        self.prompt_tokens = self.output_tokens = self.scheduled_tokens = 0
+        self._arrivals = arrivals
+        self._cost = cost
+        self._keys = keys
+        self._arrived: dict[str, float] = {}
+
+    def advance(self, num_steps: int) -> bool:
+        """Run up to ``num_steps`` steps. Returns whether there may be more to do.
+
+        Raises `kvhybrid.scheduler.CapacityError` for a request that the whole pool cannot hold.
+        """
+        scheduler = self.scheduler
+        for _ in range(num_steps):
+            self._let_in(not scheduler.has_unfinished)
+            if not scheduler.has_unfinished:
+                return False
+            output = scheduler.schedule()
+            self._settle(output)
+            self.num_finished += len(scheduler.update_from_output(output, ANY_TOKEN))
+        return True
+
+    def _let_in(self, idle: bool) -> None:
+        for seconds, request in self._arrivals.take(self.clock, idle):
+            self.clock = max(self.clock, seconds)
+            self._arrived[request.request_id] = seconds
+            self.prompt_tokens += request.num_prompt_tokens
+            self.scheduler.add_request(ReplayRequest(request, self._keys))
+
+    def _settle(self, output: SchedulerOutput) -> None:
+        """Count a step and move the clock to its end."""
+        decode = context = 0
+        started = []
+        for request, start, num_tokens, samples in output.scheduled:
+            context += start
+            if start >= request.num_prompt_tokens:
+                decode += num_tokens == 1
+            elif samples and start + num_tokens == request.num_prompt_tokens:
+                started.append(request.request_id)
+            self.output_tokens += samples
+        self.num_steps += 1
+        self.scheduled_tokens += output.num_scheduled_tokens
+        self.clock += self._cost.seconds(output.num_scheduled_tokens - decode, decode, context)
+        for request_id in started:
+            self.first_tokens.add(self.clock - self._arrived.pop(request_id))

@@ -1,0 +1,45 @@
+"""A request of a replay: how many tokens it has is known, what they say is not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from kvhybrid.replay.prefix_keys import PrefixKeys
+from kvhybrid.replay.trace import TraceRequest
+from kvhybrid.request import Request
+
+UNKNOWN = (0,)
+"""What `Request` is given as a prompt, since it wants one."""
+
+
+class ReplayRequest(Request):
+    """Counts its tokens instead of keeping them; `token_ids` and `output_token_ids` stay empty.
+
+    Its keys come from the trace; without ``keys`` it has none.
+    """
+
+    num_tokens: int = 0  # an attribute, which the scheduler reads faster than the property that it stands for
+
+    def __init__(self, request: TraceRequest, keys: PrefixKeys | None) -> None:
+        super().__init__(request.request_id, UNKNOWN, max_new_tokens=request.num_output_tokens)
+        self.token_ids.clear()
+        self.num_prompt_tokens = self.num_tokens = request.num_prompt_tokens
+        self._keys = keys
+        self._next_key_at = sys.maxsize
+        if keys is not None:
+            self.block_hashes = keys.of_prompt(request.prefix_ids, request.num_prompt_tokens)
+            self._number = keys.new_request()
+            self._next_key_at = (len(self.block_hashes) + 1) * keys.unit
+
+    @property
+    def num_output_tokens(self) -> int:
+        return self.num_tokens - self.num_prompt_tokens
+
+    def append_output_token_ids(self, token_ids: Sequence[int]) -> None:
+        """Count sampled tokens and add the keys of the units that they fill."""
+        self.num_tokens += len(token_ids)
+        while self.num_tokens >= self._next_key_at:
+            assert self._keys is not None
+            self.block_hashes.append(self._keys.of_output(self._number, len(self.block_hashes)))
+            self._next_key_at += self._keys.unit

@@ -1,0 +1,44 @@
+"""What is left of a replay: the summary of a run, and modelled times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvhybrid.report.summary import RunSummary
+
+
+@dataclass(frozen=True)
+class ReplaySummary(RunSummary):
+    """The figures of a whole replay. ``seconds`` are real ones; what the clock of the replay said is in
+    ``modelled``."""
+
+    modelled: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def requests_per_second(self) -> float:
+        """How fast the replay itself was."""
+        return self.requests / self.seconds if self.seconds else 0.0
+
+    def figures(self) -> dict[str, Any]:
+        figures = super().figures()
+        del figures["tokens_per_second"]  # no tokens were generated in these seconds
+        return {
+            **{f"modelled/{name}": value for name, value in self.modelled.items()},
+            "requests_per_second": self.requests_per_second,
+            **figures,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """What a person reads below the table of groups."""
+        yield f"replayed at {self.requests_per_second:,.0f} requests per second"
+        yield "modelled: " + ", ".join(f"{_WORDS[name]} {value:,.2f} s" for name, value in self.modelled.items())
+
+
+_WORDS = {
+    "seconds": "clock",
+    "ttft_mean": "time to first token mean",
+    "ttft_median": "median",
+    "ttft_p99": "P99",
+}

@@ -1,0 +1,56 @@
+"""The contract of a trace: requests with sizes, times and prefix identities, but no tokens."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+PrefixIds: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class TraceRequest:
+    """One line of a trace."""
+
+    request_id: str
+    seconds: float
+    """When it arrives, on the trace's own clock."""
+    num_prompt_tokens: int
+    num_output_tokens: int
+    """Tokens to generate, at least 1."""
+    prefix_ids: PrefixIds
+    """Entry i stands for the whole prefix up to the end of the prompt's i-th part, which has `Trace.part_tokens`
+    tokens but for the last: equal numbers mean equal prefixes, and a number is always at the same place."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output together."""
+        return self.num_prompt_tokens + self.num_output_tokens
+
+
+@dataclass(kw_only=True)
+class Trace(ABC):
+    """A recorded trace. One of another package is chosen in YAML with ``_target_: package.module.Class``.
+
+    Subclasses are dataclasses whose fields are the keys of ``conf/trace/<name>.yaml``. They cannot be frozen,
+    since Hydra merges values into them.
+    """
+
+    @property
+    @abstractmethod
+    def part_tokens(self) -> int:
+        """Tokens that one prefix id stands for."""
+
+    @property
+    @abstractmethod
+    def place(self) -> Path:
+        """The file or folder that it is read from."""
+
+    @abstractmethod
+    def read(self) -> list[TraceRequest]:
+        """All requests in the order of the trace. Raises `InputError` for a file that is not what it should be."""

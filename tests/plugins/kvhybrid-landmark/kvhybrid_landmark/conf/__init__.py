@@ -1,0 +1,1 @@
+"""Hydra choices, found by ``hydra.searchpath=[pkg://kvhybrid_landmark.conf]``."""

@@ -264,9 +264,8 @@ class KVCacheManager:
 
     def _manager_error(self, error: Exception, where: str) -> ManagerError:
         kinds = ", ".join(sorted({f"{type(m).__name__} ({m.spec.kind})" for m in self.coordinator.managers}))
-        return ManagerError(
-            f"{where}: one of the managers {kinds} raised {type(error).__name__}: {error}; the call was rolled back"
-        )
+        what = f"{type(error).__name__}: {error}"
+        return ManagerError(f"{where}: one of the managers {kinds} raised {what}; the call was rolled back")
 
     def _step(self, request: Request, new: int, adopted: int, external: int, lookahead: int, encoder: int) -> Step:
         local = request.num_computed_tokens + adopted

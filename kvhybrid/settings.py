@@ -120,6 +120,46 @@ class JambaSettings(RandomModelSettings):
 
 
 @dataclass(kw_only=True)
+class BambaSettings(RandomModelSettings):
+    """Bamba: Mamba-2 layers, with full attention in those of ``attn_layer_indices``."""
+
+    model_type: str = "bamba"
+    attn_layer_indices: list[int] = field(default_factory=lambda: [3])
+    mamba_n_heads: int = 8
+    mamba_n_groups: int = 1
+    mamba_d_state: int = 16
+    mamba_d_conv: int = 4
+    mamba_expand: int = 2
+
+
+@dataclass(kw_only=True)
+class Llama4Settings(RandomModelSettings):
+    """Llama 4, text only: ``no_rope_layer_interval - 1`` layers of chunks, then a full one, repeated."""
+
+    model_type: str = "llama4_text"
+    head_dim: int = 16
+    attention_chunk_size: int = 32
+    no_rope_layer_interval: int = 4
+    floor_scale: int = 32
+    attn_scale: float = 0.1
+    intermediate_size_mlp: int = 128
+    interleave_moe_layer_step: int = 2
+    num_local_experts: int = 4
+    num_experts_per_tok: int = 1
+
+
+@dataclass(kw_only=True)
+class GptOssSettings(RandomModelSettings):
+    """gpt-oss: window layers and full ones by turns, and a mixture of experts in each."""
+
+    model_type: str = "gpt_oss"
+    head_dim: int = 16
+    sliding_window: int = 32
+    num_local_experts: int = 4
+    num_experts_per_tok: int = 2
+
+
+@dataclass(kw_only=True)
 class PoolSettings:
     """The block pool. Exactly one of ``num_blocks`` and ``memory`` is given."""
 
@@ -235,6 +275,9 @@ def schema_nodes() -> Mapping[tuple[str | None, str], type[Any]]:
         (None, "run_schema"): RunSettings,
         ("schema/model", "gemma3"): Gemma3Settings,
         ("schema/model", "jamba"): JambaSettings,
+        ("schema/model", "bamba"): BambaSettings,
+        ("schema/model", "llama4"): Llama4Settings,
+        ("schema/model", "gpt_oss"): GptOssSettings,
         ("schema/model", "checkpoint"): CheckpointSettings,
         ("schema/workload", "shared_prefix"): SharedPrefix,
         ("schema/workload", "multi_turn"): MultiTurn,

@@ -12,10 +12,15 @@ families = LazyRegistry(
     "model_type",
     "kvhybrid.models",
     {
+        "bamba": "kvhybrid.models.bamba:Bamba",
         "gemma2": "kvhybrid.models.gemma:Gemma",
         "gemma3": "kvhybrid.models.gemma:Gemma",
         "gemma3_text": "kvhybrid.models.gemma:Gemma",
+        "gpt_oss": "kvhybrid.models.gpt_oss:GptOss",
+        "granitemoehybrid": "kvhybrid.models.granite_moe_hybrid:GraniteMoeHybrid",
         "jamba": "kvhybrid.models.jamba:Jamba",
+        "llama4": "kvhybrid.models.llama4:Llama4",
+        "llama4_text": "kvhybrid.models.llama4:Llama4",
     },
 )
 

@@ -148,7 +148,7 @@ def test_imports_are_absolute() -> None:
 
 
 def names_a_spec(node: ast.expr) -> bool:
-    """Whether a kind is named. `KVCacheSpec` is none: to ask whether a stranger's object is a spec at all is fine."""
+    """Whether a kind is named. `KVCacheSpec` is none: to ask whether an object is a spec at all is fine."""
     names = (ast.unparse(part) for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute)))
     return any(name.endswith("Spec") and not name.endswith("KVCacheSpec") for name in names)
 

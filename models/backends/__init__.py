@@ -12,3 +12,8 @@ mamba_backends = LazyRegistry(
     "kvhybrid.mamba_backends",
     {"torch": "kvhybrid.models.backends.torch_mamba:TorchMamba"},
 )
+mamba2_backends = LazyRegistry(
+    "Mamba-2 backend",
+    "kvhybrid.mamba2_backends",
+    {"torch": "kvhybrid.models.backends.torch_mamba2:TorchMamba2"},
+)

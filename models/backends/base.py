@@ -27,6 +27,8 @@ class AttentionNeed:
     visibility: Visibility
     soft_cap: float | None = None
     """Scores become ``cap · tanh(score / cap)``."""
+    sink_logits: bool = False
+    """Each head has one more logit in its softmax, learned, with nothing to read behind it."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class AttentionBackend(Backend):
     chunks: ClassVar[bool] = False
     sinks: ClassVar[bool] = False
     soft_caps: ClassVar[bool] = False
+    sink_logits: ClassVar[bool] = False
 
     def __init__(self, need: AttentionNeed) -> None:
         asked = {
@@ -89,6 +92,7 @@ class AttentionBackend(Backend):
             "chunks": (need.visibility.chunk is not None, self.chunks),
             "sinks": (need.visibility.sinks > 0, self.sinks),
             "a soft-cap": (need.soft_cap is not None, self.soft_caps),
+            "sink logits": (need.sink_logits, self.sink_logits),
         }
         lacking = [what for what, (needed, able) in asked.items() if needed and not able]
         if lacking:
@@ -116,6 +120,15 @@ class AttentionBackend(Backend):
 
         The writes come first because a sequence may read blocks that another fills in this very batch.
         """
+
+    def attend_with_sinks(
+        self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, sinks_H: Tensor, cache: LayerCache, plan: Any
+    ) -> Tensor:
+        """As `attend`, for a layer that needs sink logits; a backend that declares ``sink_logits`` overrides it.
+
+        ``sinks_H`` are compared with scores after they were scaled.
+        """
+        raise NotImplementedError(f"attention backend {self.name} has no sink logits")
 
 
 class MambaBackend(Backend):

@@ -51,8 +51,8 @@ class Plan:
 
 
 class TorchAttention(AttentionBackend):
-    """Gathers the blocks that the queries see and uses torch's attention; scores with a soft-cap, which
-    that function lacks, are computed openly."""
+    """Gathers the blocks that the queries see and uses torch's attention; scores with a soft-cap or with sink
+    logits, which that function lacks, are computed openly."""
 
     name: ClassVar[str] = "torch"
     dtypes: ClassVar[frozenset[torch.dtype]] = frozenset({torch.float32, torch.bfloat16, torch.float16})
@@ -60,6 +60,7 @@ class TorchAttention(AttentionBackend):
     chunks: ClassVar[bool] = True
     sinks: ClassVar[bool] = True
     soft_caps: ClassVar[bool] = True
+    sink_logits: ClassVar[bool] = True
 
     def plan(self, batch: ForwardBatch, group: GroupBatch) -> Plan:
         starts, contexts = batch.query_starts, batch.context_lens
@@ -83,17 +84,37 @@ class TorchAttention(AttentionBackend):
         )
 
     def attend(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, cache: LayerCache, plan: Plan) -> Tensor:
+        return self._attend(q_THD, k_TKD, v_TKD, None, cache, plan)
+
+    def attend_with_sinks(
+        self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, sinks_H: Tensor, cache: LayerCache, plan: Plan
+    ) -> Tensor:
+        sinks_KG = sinks_H.view(self.need.num_kv_heads, -1)
+        return self._attend(q_THD, k_TKD, v_TKD, sinks_KG, cache, plan)
+
+    def _attend(
+        self,
+        q_THD: Tensor,
+        k_TKD: Tensor,
+        v_TKD: Tensor,
+        sinks_KG: Tensor | None,
+        cache: LayerCache,
+        plan: Plan,
+    ) -> Tensor:
         keys_PBKD, values_PBKD = cache["k"], cache["v"]
         keys_PBKD[plan.blocks_T, plan.offsets_T] = k_TKD.to(keys_PBKD.dtype)
         values_PBKD[plan.blocks_T, plan.offsets_T] = v_TKD.to(values_PBKD.dtype)
         out_THD = q_THD.new_empty(*q_THD.shape[:2], v_TKD.shape[-1])
         for tile in plan.tiles:
-            out_THD[tile.rows] = self._tile(q_THD[tile.rows], keys_PBKD, values_PBKD, tile)
+            out_THD[tile.rows] = self._tile(q_THD[tile.rows], keys_PBKD, values_PBKD, sinks_KG, tile)
         for singles in plan.singles:
-            out_THD[singles.rows_S] = self._singles(q_THD[singles.rows_S], keys_PBKD, values_PBKD, singles)
+            q_SHD = q_THD[singles.rows_S]
+            out_THD[singles.rows_S] = self._singles(q_SHD, keys_PBKD, values_PBKD, sinks_KG, singles)
         return out_THD
 
-    def _tile(self, q_QHD: Tensor, keys_PBKD: Tensor, values_PBKD: Tensor, tile: Tile) -> Tensor:
+    def _tile(
+        self, q_QHD: Tensor, keys_PBKD: Tensor, values_PBKD: Tensor, sinks_KG: Tensor | None, tile: Tile
+    ) -> Tensor:
         kv_heads = self.need.num_kv_heads
         group = self.need.num_heads // kv_heads
         q_KGQD = q_QHD.view(-1, kv_heads, group, q_QHD.shape[-1]).permute(1, 2, 0, 3)
@@ -106,9 +127,18 @@ class TorchAttention(AttentionBackend):
             .expand(-1, group, -1, -1)
             for pages in (keys_PBKD, values_PBKD)
         )
-        return self._attention(q_KGQD, k_KGLD, v_KGLD, tile.mask_QL).permute(2, 0, 1, 3).flatten(1, 2)
+        sinks_KG1 = None if sinks_KG is None else sinks_KG[:, :, None]
+        read_KGQD = self._attention(q_KGQD, k_KGLD, v_KGLD, tile.mask_QL, sinks_KG1)
+        return read_KGQD.permute(2, 0, 1, 3).flatten(1, 2)
 
-    def _singles(self, q_SHD: Tensor, keys_PBKD: Tensor, values_PBKD: Tensor, singles: SingleTokens) -> Tensor:
+    def _singles(
+        self,
+        q_SHD: Tensor,
+        keys_PBKD: Tensor,
+        values_PBKD: Tensor,
+        sinks_KG: Tensor | None,
+        singles: SingleTokens,
+    ) -> Tensor:
         # The query heads that share a key head stand where a prompt's queries would: they see the same keys.
         q_SKGD = q_SHD.view(len(q_SHD), self.need.num_kv_heads, -1, q_SHD.shape[-1])
         hidden_SL11 = ~singles.visible_SL[:, :, None, None]
@@ -117,19 +147,27 @@ class TorchAttention(AttentionBackend):
             pages[singles.blocks_SN].flatten(1, 2).to(q_SHD.dtype).masked_fill_(hidden_SL11, 0.0).transpose(1, 2)
             for pages in (keys_PBKD, values_PBKD)
         )
-        return self._attention(q_SKGD, k_SKLD, v_SKLD, singles.visible_SL[:, None, None]).flatten(1, 2)
+        visible_S11L = singles.visible_SL[:, None, None]
+        return self._attention(q_SKGD, k_SKLD, v_SKLD, visible_S11L, sinks_KG).flatten(1, 2)
 
-    def _attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    def _attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None) -> Tensor:
+        """``sinks`` has one logit for each row of scores, in a shape that broadcasts."""
         cap = self.need.soft_cap
-        if cap is None:
+        if cap is None and sinks is None:
             return functional.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, is_causal=mask is None, scale=self.need.scale
             )
         scores = (q @ k.transpose(-1, -2)).float() * self.need.scale
-        scores = torch.tanh(scores / cap) * cap
+        if cap is not None:
+            scores = torch.tanh(scores / cap) * cap
         if mask is None:
             mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-        return scores.masked_fill_(~mask, float("-inf")).softmax(-1).to(v.dtype) @ v
+        scores = scores.masked_fill_(~mask, float("-inf"))
+        if sinks is None:
+            return scores.softmax(-1).to(v.dtype) @ v
+        # What a sink takes of the softmax is read from nowhere: its column goes before the values come.
+        sink = sinks.float().unsqueeze(-1).expand(*scores.shape[:-1], 1)
+        return torch.cat((scores, sink), dim=-1).softmax(-1)[..., :-1].to(v.dtype) @ v
 
 
 def _tiles(

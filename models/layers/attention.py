@@ -8,14 +8,16 @@ from torch import Tensor, nn
 from kvhybrid.models.backends import attention_backends
 from kvhybrid.models.backends.base import AttentionBackend, AttentionNeed
 from kvhybrid.models.layers.cached import CachedLayer, dtype_name
-from kvhybrid.models.layers.norm import RMSNorm
 from kvhybrid.models.layers.plans import Plans
 from kvhybrid.models.layers.rope import Rotation, rotate
 from kvhybrid.specs import ChunkedLocalAttentionSpec, FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
 
 
 class Attention(CachedLayer):
-    """Projections, optional norms of queries and keys, optional rotation, and a backend for the rest."""
+    """Projections, optional norms of queries and keys, optional rotation, and a backend for the rest.
+
+    ``sinks`` are the layer's sink logits, one a query head, where it needs them.
+    """
 
     backend: AttentionBackend
 
@@ -26,8 +28,8 @@ class Attention(CachedLayer):
         *,
         backend: str,
         bias: bool = False,
-        q_norm: RMSNorm | None = None,
-        k_norm: RMSNorm | None = None,
+        q_norm: nn.Module | None = None,
+        k_norm: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.name = need.layer
@@ -39,6 +41,7 @@ class Attention(CachedLayer):
         self.o_proj = nn.Linear(need.num_heads * need.head_size, width, bias=bias)
         self.q_norm = q_norm
         self.k_norm = k_norm
+        self.sinks = nn.Parameter(torch.empty(need.num_heads)) if need.sink_logits else None
 
     def fill(self, generator: torch.Generator) -> None:
         """In an untrained layer queries are four times the size of keys, so that it picks rather than averages:
@@ -46,7 +49,10 @@ class Attention(CachedLayer):
         if self.q_norm is None:
             self.q_proj.weight.mul_(4.0)
         else:
-            self.q_norm.weight.add_(3.0)
+            for weight in self.q_norm.parameters():
+                weight.add_(3.0)
+        if self.sinks is not None:
+            self.sinks.zero_()
 
     def spec(self, block_size: int, dtype: torch.dtype) -> KVCacheSpec:
         visibility = self.need.visibility
@@ -64,7 +70,14 @@ class Attention(CachedLayer):
             return ChunkedLocalAttentionSpec(**page, dtype=name, chunk=visibility.chunk)
         return FullAttentionSpec(**page, dtype=name)
 
-    def forward(self, x_TM: Tensor, plans: Plans, rotation: Rotation | None = None) -> Tensor:
+    def forward(
+        self,
+        x_TM: Tensor,
+        plans: Plans,
+        rotation: Rotation | None = None,
+        query_scale_T: Tensor | None = None,
+    ) -> Tensor:
+        """``query_scale_T`` multiplies each token's queries, on top of the scale of the scores."""
         q_THD, k_TKD, v_TKD = (
             project(x_TM).view(len(x_TM), -1, self.need.head_size)
             for project in (self.q_proj, self.k_proj, self.v_proj)
@@ -75,7 +88,12 @@ class Attention(CachedLayer):
             k_TKD = self.k_norm(k_TKD)
         if rotation is not None:
             q_THD, k_TKD = rotate(q_THD, rotation), rotate(k_TKD, rotation)
+        if query_scale_T is not None:
+            q_THD = (q_THD * query_scale_T[:, None, None]).to(q_THD.dtype)
         plan = plans.plan(self.name, self.backend)
-        read_THD = self.backend.attend(q_THD, k_TKD, v_TKD, self.cache, plan)
+        if self.sinks is None:
+            read_THD = self.backend.attend(q_THD, k_TKD, v_TKD, self.cache, plan)
+        else:
+            read_THD = self.backend.attend_with_sinks(q_THD, k_TKD, v_TKD, self.sinks, self.cache, plan)
         out_TM: Tensor = self.o_proj(read_THD.flatten(1))
         return out_TM

@@ -27,13 +27,12 @@ class Experts(nn.Module):
             weight.normal_(0.0, weight.shape[-1] ** -0.5, generator=generator)
 
     def forward(self, x_TM: Tensor) -> Tensor:
-        shares_TE = self.router(x_TM).softmax(-1, dtype=torch.float32)
-        top = shares_TE.topk(self.top_k, dim=-1)
-        chosen_X = top.indices.flatten()
+        shares_TX, chosen_TX = self.route(x_TM)
+        chosen_X = chosen_TX.flatten()
         # One row for every pick of a token, sorted by expert, so that each expert works on one slice.
         order_X = chosen_X.argsort(stable=True)
         tokens_X = order_X // self.top_k
-        shares_X = top.values.flatten()[order_X].to(x_TM.dtype)
+        shares_X = shares_TX.flatten()[order_X].to(x_TM.dtype)
         counts = torch.bincount(chosen_X, minlength=self.gate_up_proj.shape[0]).tolist()
         out_TM = torch.zeros_like(x_TM)
         end = 0
@@ -41,7 +40,19 @@ class Experts(nn.Module):
             begin, end = end, end + count
             if count:
                 tokens = tokens_X[begin:end]
-                gate, up = functional.linear(x_TM[tokens], self.gate_up_proj[expert]).chunk(2, dim=-1)
-                picked = functional.linear(self.act(gate) * up, self.down_proj[expert])
-                out_TM.index_add_(0, tokens, picked * shares_X[begin:end, None])
+                out_TM.index_add_(0, tokens, self.weighed(expert, x_TM[tokens], shares_X[begin:end, None]))
         return out_TM
+
+    def route(self, x_TM: Tensor) -> tuple[Tensor, Tensor]:
+        """The shares of the picked experts and their numbers, ``[T, top_k]`` each."""
+        top = self.router(x_TM).softmax(-1, dtype=torch.float32).topk(self.top_k, dim=-1)
+        return top.values, top.indices
+
+    def weighed(self, expert: int, x_XM: Tensor, shares_X1: Tensor) -> Tensor:
+        """What ``expert`` adds to the tokens that picked it."""
+        return self.feed(expert, x_XM) * shares_X1
+
+    def feed(self, expert: int, x_XM: Tensor) -> Tensor:
+        """One expert's feed-forward layer."""
+        gate, up = functional.linear(x_XM, self.gate_up_proj[expert]).chunk(2, dim=-1)
+        return functional.linear(self.act(gate) * up, self.down_proj[expert])

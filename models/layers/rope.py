@@ -35,11 +35,14 @@ class Rope:
             factor=float(parameters["factor"]) if kind == "linear" else 1.0,
         )
 
+    def frequencies(self, device: torch.device) -> Tensor:
+        """Radians that each of the ``D / 2`` pairs turns by from one position to the next, float32."""
+        halves = torch.arange(0, self.head_size, 2, dtype=torch.float32, device=device)
+        return 1.0 / self.base ** (halves / self.head_size) / self.factor
+
     def rotation(self, positions_T: Tensor, dtype: torch.dtype) -> Rotation:
         """The tables of a batch, computed in float32 and given as ``dtype``."""
-        halves = torch.arange(0, self.head_size, 2, dtype=torch.float32, device=positions_T.device)
-        frequencies = 1.0 / self.base ** (halves / self.head_size) / self.factor
-        angles = positions_T[:, None].float() * frequencies
+        angles = positions_T[:, None].float() * self.frequencies(positions_T.device)
         angles_TD = torch.cat((angles, angles), dim=-1)
         return angles_TD.cos().to(dtype), angles_TD.sin().to(dtype)
 

@@ -23,7 +23,13 @@ MISTAKES = {
     ),
     "a key forced in": (["+pool.colour=red"], ["pool.colour: no such key", "accepted: block_size"]),
     "a tracker that is not there": (["tracking.csv=1"], ["tracking.csv: no such key; accepted: jsonl, wandb"]),
-    "no such choice": (["model=nope"], ["model=nope: no such choice", "accepted: gemma3_tiny, hf, jamba_tiny"]),
+    "no such choice": (
+        ["model=nope"],
+        [
+            "model=nope: no such choice",
+            "accepted: bamba_tiny, gemma3_tiny, gpt_oss_tiny, hf, jamba_tiny, llama4_tiny",
+        ],
+    ),
     "nearly a choice": (["model=gema3_tiny"], ["did you mean model=gemma3_tiny?"]),
     "a word for a number": (
         ["pool.block_size=big"],

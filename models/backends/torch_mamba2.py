@@ -1,0 +1,193 @@
+"""The reference Mamba-2 backend: plain torch, any device with float64.
+
+The scan by chunks follows the state space duality of Dao and Gu (arXiv:2405.21060).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from kvhybrid.models.backends.base import MambaNeed
+from kvhybrid.models.backends.mamba2 import Mamba2Backend, Mamba2Need
+from kvhybrid.models.backends.torch_mamba import Plan as StepPlan
+from kvhybrid.models.backends.torch_mamba import TorchMamba
+from kvhybrid.models.base import ForwardBatch, GroupBatch, LayerCache
+
+CHUNK = 64
+"""Tokens. Inside a chunk the work grows with its square, between chunks states are carried one by one."""
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """The sequences of more than one token, cut into chunks that are computed side by side.
+
+    Z chunks of at most J tokens; a sequence's chunks are neighbours.
+    """
+
+    sequences: Tensor
+    """The S' sequences that are cut."""
+    rows_ZJ: Tensor
+    """The batch's row of each token; behind a chunk's end its last one again."""
+    active_ZJ: Tensor
+    first_chunks: Tensor
+    last_chunks: Tensor
+    followers: tuple[Tensor, ...]
+    """The second chunk of every sequence, the third, …: each takes over a state from the one before it."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    steps: StepPlan
+    chunks: Chunks | None
+
+
+class TorchMamba2(Mamba2Backend):
+    """Sequences of one token advance together in one step. Longer ones are cut into chunks: each chunk's
+    tokens read one another through a masked matrix of decays, as in attention, and the state that the chunk
+    starts from through one product; states are carried from chunk to chunk.
+
+    A decay between two tokens is the exponential of a difference of sums, never a quotient of exponentials, so
+    nothing overflows. The sums are float64: behind a long sum, float32 would round small steps away.
+    """
+
+    name: ClassVar[str] = "torch"
+    dtypes: ClassVar[frozenset[torch.dtype]] = TorchMamba.dtypes
+
+    def __init__(self, need: Mamba2Need) -> None:
+        super().__init__(need)
+        # Where states lie and how the convolution carries its own is the same in both generations.
+        self.steps = TorchMamba(MambaNeed(need.layer, need.channels, need.state_size, need.conv_width))
+
+    def plan(self, batch: ForwardBatch, group: GroupBatch) -> Plan:
+        chunks = _chunks(batch.query_starts, group.block_table_SN.device)
+        return Plan(self.steps.plan(batch, group), chunks)
+
+    def convolve(
+        self, x_TC: Tensor, weight_CW: Tensor, bias_C: Tensor | None, cache: LayerCache, plan: Plan
+    ) -> Tensor:
+        return self.steps.convolve(x_TC, weight_CW, bias_C, cache, plan.steps)
+
+    def scan(
+        self,
+        x_THD: Tensor,
+        dt_TH: Tensor,
+        A_H: Tensor,
+        B_TGR: Tensor,
+        C_TGR: Tensor,
+        cache: LayerCache,
+        plan: Plan,
+    ) -> Tensor:
+        pages_PHDR, steps = cache["ssm"], plan.steps
+        state_SHDR = pages_PHDR[steps.source_S].float()
+        state_SHDR[steps.fresh_S] = 0.0
+        dt_TH, B_TGR, C_TGR = dt_TH.float(), B_TGR.float(), C_TGR.float()
+        log_decay_TH = dt_TH * A_H.float()
+        dtx_THD = dt_TH[:, :, None] * x_THD.float()
+        y_THD = torch.empty_like(dtx_THD)
+        if len(steps.single_rows):
+            rows, members = steps.single_rows, steps.single_sequences
+            y_THD[rows], state_SHDR[members] = _advance(
+                state_SHDR[members], log_decay_TH[rows], dtx_THD[rows], B_TGR[rows], C_TGR[rows]
+            )
+        if plan.chunks is not None:
+            _scan_chunks(plan.chunks, log_decay_TH, dtx_THD, B_TGR, C_TGR, state_SHDR, y_THD)
+        pages_PHDR[steps.target_S] = state_SHDR.to(pages_PHDR.dtype)
+        return y_THD
+
+
+def _by_group(x_SHDR: Tensor, num_groups: int) -> Tensor:
+    """``[S, H, D, R]`` as ``[S, G, H / G · D, R]``: together what shares B and C."""
+    return x_SHDR.reshape(len(x_SHDR), num_groups, -1, x_SHDR.shape[-1])
+
+
+def _advance(
+    h_SHDR: Tensor, log_decay_SH: Tensor, dtx_SHD: Tensor, B_SGR: Tensor, C_SGR: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One token in every sequence: what it reads, and the new states."""
+    groups = B_SGR.shape[1]
+    new_SGCR = dtx_SHD.view(len(dtx_SHD), groups, -1, 1) * B_SGR[:, :, None]
+    h_SHDR = h_SHDR * log_decay_SH.exp()[:, :, None, None] + new_SGCR.view(h_SHDR.shape)
+    y_SGC1 = _by_group(h_SHDR, groups) @ C_SGR[..., None]
+    return y_SGC1.view(dtx_SHD.shape), h_SHDR
+
+
+def _scan_chunks(
+    chunks: Chunks,
+    log_decay_TH: Tensor,
+    dtx_THD: Tensor,
+    B_TGR: Tensor,
+    C_TGR: Tensor,
+    state_SHDR: Tensor,
+    y_THD: Tensor,
+) -> None:
+    """Fill the rows of ``y_THD`` and the sequences of ``state_SHDR`` that ``chunks`` covers."""
+    rows_ZJ = chunks.rows_ZJ
+    groups = B_TGR.shape[1]
+    # Behind a chunk's end there is neither decay nor input, so its state stays what it was there.
+    active = chunks.active_ZJ[:, :, None]
+    sums_ZHJ = torch.where(active, log_decay_TH[rows_ZJ], 0.0).transpose(1, 2).double().cumsum(-1)
+    dtx_ZHJD = torch.where(active[..., None], dtx_THD[rows_ZJ], 0.0).transpose(1, 2)
+    B_ZGJR, C_ZGJR = B_TGR[rows_ZJ].transpose(1, 2), C_TGR[rows_ZJ].transpose(1, 2)
+
+    to_end_ZHJ = (sums_ZHJ[..., -1:] - sums_ZHJ).float().exp()
+    inputs_ZHDJ = (dtx_ZHJD * to_end_ZHJ[..., None]).transpose(2, 3)
+    own_ZHDR = (_by_group(inputs_ZHDJ, groups) @ B_ZGJR).view(len(rows_ZJ), *state_SHDR.shape[1:])
+    whole_ZH11 = sums_ZHJ[..., -1].float().exp()[..., None, None]
+    begin_ZHDR = torch.empty_like(own_ZHDR)
+    begin_ZHDR[chunks.first_chunks] = state_SHDR[chunks.sequences]
+    for chunk in chunks.followers:
+        before = chunk - 1
+        begin_ZHDR[chunk] = begin_ZHDR[before] * whole_ZH11[before] + own_ZHDR[before]
+    last = chunks.last_chunks
+    state_SHDR[chunks.sequences] = begin_ZHDR[last] * whole_ZH11[last] + own_ZHDR[last]
+
+    y_ZHJD = _read_each_other(sums_ZHJ, dtx_ZHJD, B_ZGJR, C_ZGJR)
+    carried_ZGJC = C_ZGJR @ _by_group(begin_ZHDR, groups).transpose(2, 3)
+    carried_ZJHD = carried_ZGJC.transpose(1, 2).reshape(*rows_ZJ.shape, *dtx_THD.shape[1:])
+    y_ZHJD += carried_ZJHD.transpose(1, 2) * sums_ZHJ.float().exp()[..., None]
+    y_THD[rows_ZJ[chunks.active_ZJ]] = y_ZHJD.transpose(1, 2)[chunks.active_ZJ]
+
+
+def _read_each_other(sums_ZHJ: Tensor, dtx_ZHJD: Tensor, B_ZGJR: Tensor, C_ZGJR: Tensor) -> Tensor:
+    """What each token of a chunk reads from the chunk's tokens up to itself, ``y_ZHJD``."""
+    size = sums_ZHJ.shape[-1]
+    later = torch.ones(size, size, dtype=torch.bool, device=sums_ZHJ.device).triu(1)
+    decay_ZHJJ = (
+        (sums_ZHJ[..., :, None] - sums_ZHJ[..., None, :]).float().masked_fill_(later, float("-inf")).exp_()
+    )
+    scores_ZGJJ = C_ZGJR @ B_ZGJR.transpose(2, 3)
+    decay_ZHJJ.view(len(decay_ZHJJ), scores_ZGJJ.shape[1], -1, size, size).mul_(scores_ZGJJ[:, :, None])
+    return decay_ZHJJ @ dtx_ZHJD
+
+
+def _chunks(query_starts: tuple[int, ...], device: torch.device) -> Chunks | None:
+    spans = [(s, start, stop) for s, (start, stop) in enumerate(pairwise(query_starts)) if stop - start > 1]
+    if not spans:
+        return None
+    begins: list[int] = []
+    ends: list[int] = []
+    first_chunks: list[int] = []
+    followers: dict[int, list[int]] = {}
+    for _, start, stop in spans:
+        first_chunks.append(len(begins))
+        for ordinal, begin in enumerate(range(start, stop, CHUNK)):
+            if ordinal:
+                followers.setdefault(ordinal, []).append(len(begins))
+            begins.append(begin)
+            ends.append(min(begin + CHUNK, stop))
+    longest = max(end - begin for begin, end in zip(begins, ends, strict=True))
+    begins_Z1, ends_Z1 = (torch.tensor(rows, device=device)[:, None] for rows in (begins, ends))
+    rows_ZJ = begins_Z1 + torch.arange(longest, device=device)
+    return Chunks(
+        sequences=torch.tensor([s for s, _, _ in spans], device=device),
+        rows_ZJ=torch.minimum(rows_ZJ, ends_Z1 - 1),
+        active_ZJ=rows_ZJ < ends_Z1,
+        first_chunks=torch.tensor(first_chunks, device=device),
+        last_chunks=torch.tensor([*first_chunks[1:], len(begins)], device=device) - 1,
+        followers=tuple(torch.tensor(chunk, device=device) for _, chunk in sorted(followers.items())),
+    )

@@ -23,8 +23,12 @@ from kvhybrid.managers.table import BlockTable
 from kvhybrid.miss_causes import MissCauses
 from kvhybrid.misses import MissLedger
 from kvhybrid.request import Request, RequestStatus
-from kvhybrid.residency import ResidencyMeter
+from kvhybrid.residency import GroupResidency, ResidencyMeter
 from kvhybrid.stats import CacheStats, GroupStats
+
+
+class StaleHitError(ValueError):
+    """A hit names blocks that were reused since the look-up. Nothing was changed."""
 
 
 class ManagerError(RuntimeError):
@@ -93,7 +97,8 @@ class KVCacheManager:
         self.no_blocks = KVCacheBlocks(self.empty_hit.ids)
         self.counters = CacheCounters(len(config.groups))
         self.events: EventLog | None = None
-        self.residency: ResidencyMeter | None = None
+        self.residency: list[GroupResidency] | None = None
+        """Per group, how long its blocks live, when a clock was given."""
         self._observe(track_misses and enable_caching, record_events, residency_clock)
 
     def _observe(self, misses: bool, events: bool, clock: Callable[[], float] | None) -> None:
@@ -106,10 +111,10 @@ class KVCacheManager:
             self.events = EventLog(self.config, coordinator.index, self.hasher)
             observers.append(self.events)
         if clock:
-            self.residency = ResidencyMeter(self.block_pool, groups, clock)
-            self.block_pool.observers = (self.residency,)
+            self.residency = [GroupResidency() for _ in range(groups)]
         for pool in coordinator.pools:
-            pool.observers = (*pool.observers, *observers)
+            meter = (ResidencyMeter(pool, self.residency, clock),) if clock and self.residency is not None else ()
+            pool.observers = (*observers, *meter)
 
     @property
     def usage(self) -> float:
@@ -127,6 +132,12 @@ class KVCacheManager:
 
         Nothing is held and nothing changes. Only for a request without computed tokens.
         """
+        unit = self.config.hash_unit
+        if self.enable_caching and request.hash_unit not in (None, unit):
+            raise ValueError(
+                f"request {request.request_id!r} has a key for every {request.hash_unit} tokens, this cache for "
+                f"every {unit}; make it with hasher=manager.hasher"
+            )
         if not self.enable_caching or request.skip_reading_prefix_cache:
             return ComputedBlocks(self.empty_hit, 0, 0)
         hit = self.coordinator.find_longest_cache_hit(request, request.num_tokens - 1)
@@ -169,7 +180,8 @@ class KVCacheManager:
             num_new_tokens: Tokens that the step computes, drafts included.
             num_new_computed_tokens: Tokens of the hit ``new_computed_blocks``.
             num_lookahead_tokens: Slots for a draft model beyond the new tokens.
-            num_external_computed_tokens: Tokens whose entries are loaded from outside.
+            num_external_computed_tokens: Tokens whose entries are loaded from outside. A loader fills whole
+                blocks, since later keys promise all their tokens.
             delay_cache_blocks: The load is still running: give no keys yet.
             num_encoder_tokens: Encoder tokens of an admission.
             full_sequence_must_fit: Refuse as well if the whole request could not fit.
@@ -192,6 +204,7 @@ class KVCacheManager:
             and not num_external_computed_tokens
         ):
             return self.no_blocks
+        self._check_call(request, held, num_new_computed_tokens, new_computed_blocks)
         if not (num_new_tokens or num_new_computed_tokens or num_external_computed_tokens):
             raise ValueError(f"request {request.request_id!r}: no tokens to allocate and none to adopt")
         step = self._step(
@@ -211,9 +224,24 @@ class KVCacheManager:
         before = StepMark.of(self.coordinator, held)
         try:
             return self._allocate(request, held, new_computed_blocks, step, headroom, delay_cache_blocks)
+        except StaleHitError:
+            raise
         except Exception as error:
             before.go_back(self.coordinator, request.request_id)
             raise self._manager_error(error, f"request {request.request_id!r}, {step}") from error
+
+    def _check_call(
+        self, request: Request, held: RequestTables | None, adopted: int, hit: KVCacheBlocks | None
+    ) -> None:
+        name = f"request {request.request_id!r}"
+        if held is not None and held.owner is not request:
+            raise ValueError(f"{name}: another request of this id holds blocks; free it first")
+        if held is None and adopted:
+            found = hit.num_tokens if isinstance(hit, PrefixHit) else 0
+            if found != adopted:
+                raise ValueError(
+                    f"{name}: num_new_computed_tokens = {adopted}, new_computed_blocks is a hit of {found} tokens"
+                )
 
     def _allocate(
         self,
@@ -233,6 +261,8 @@ class KVCacheManager:
         hits = None
         if step.hit_tokens and hit is not None:
             hits = coordinator.hits_by_manager(hit)
+            if coordinator.are_stale(hits, request):
+                raise StaleHitError(f"request {request.request_id!r}: the hit is out of date; look it up again")
             if coordinator.are_too_fresh(hits, step.hit_tokens):
                 return self._refused("not_written_yet")
             if step.loads:
@@ -249,7 +279,7 @@ class KVCacheManager:
         admitted = held is None
         if held is None:
             request.path = request.path or PrefixPath()
-            held = coordinator.tables[request.request_id] = RequestTables(tables, request.path)
+            held = coordinator.tables[request.request_id] = RequestTables(request, tables, request.path)
         added = coordinator.commit(held, hits, growths, step)
         keyed = 0 if delay_cache_blocks else min(step.main, request.num_tokens)
         held.quiet_until = -1
@@ -381,6 +411,7 @@ class KVCacheManager:
             blocks_free=pool.num_free,
             usage=pool.usage,
             refusals=sum(self.counters.refusals.values()),
+            refusals_by_reason=dict(self.counters.refusals),
         )
 
     def _live_blocks(self, c: int, i: int) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from kvhybrid.blocks import KVCacheBlocks, PrefixHit
 from kvhybrid.miss_causes import MissCauses
 
@@ -16,7 +14,7 @@ class CacheCounters:
         self.hit = 0
         self.own = [0] * num_groups
         self.misses = [MissCauses()] * num_groups
-        self.refusals: Counter[str] = Counter()
+        self.refusals = dict.fromkeys(("no_blocks", "whole_request", "not_written_yet"), 0)
 
     def admitted(self, num_tokens: int, hit_tokens: int, hit: KVCacheBlocks | None, causes: bool) -> None:
         """A request of ``num_tokens`` was admitted; ``hit`` is its look-up's answer, if there was one."""
@@ -28,3 +26,5 @@ class CacheCounters:
             if causes:
                 known = looked_up.causes[g] if looked_up and looked_up.causes else None
                 self.misses[g] += known or MissCauses(opted_out=num_tokens - hit_tokens)
+                if looked_up and known:
+                    self.misses[g] += MissCauses(no_room=looked_up.num_tokens - hit_tokens)

@@ -24,6 +24,8 @@ class MissCauses:
     """They were cached here once and lost their key."""
     never_seen: int = 0
     """Nobody computed them before, as far as memory goes."""
+    no_room: int = 0
+    """They were hit, but the request was admitted without: copying a shared block needs one more block."""
     opted_out: int = 0
     """The request or the group does not read the cache."""
 

@@ -78,6 +78,8 @@ class Request:
         """The junction that the latest look-up found: how far another group proved the prefix shared."""
 
         self._hasher = hasher
+        self.hash_unit = hasher.unit if hasher else None
+        """Tokens per key, where the request has keys."""
         self.block_hashes: list[bytes] = []
         self.path: PrefixPath | None = None
         """The numbers of its keys, kept by the cache manager that it is sent to."""

@@ -46,8 +46,9 @@ class GroupResidency:
 class ResidencyMeter(PoolObserver):
     """Times the blocks of one pool with ``clock``, whose unit is the caller's: seconds, steps, modelled time."""
 
-    def __init__(self, pool: BlockPool, num_groups: int, clock: Callable[[], float]) -> None:
-        self.groups = [GroupResidency() for _ in range(num_groups)]
+    def __init__(self, pool: BlockPool, groups: list[GroupResidency], clock: Callable[[], float]) -> None:
+        """Several meters, one a pool, add to the same ``groups``."""
+        self.groups = groups
         self._clock = clock
         self._pool = pool
         self._taken_at = np.zeros(pool.num_blocks)

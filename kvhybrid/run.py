@@ -54,6 +54,7 @@ def build_engine(settings: RunSettings) -> Engine:
 
     if settings.model.cpu_threads is not None:
         torch.set_num_threads(settings.model.cpu_threads)
+    _check_device(settings.device)
     longest = settings.workload.longest_request
     try:
         model = settings.model.build()
@@ -82,6 +83,16 @@ def build_engine(settings: RunSettings) -> Engine:
         raise InputError(" ".join(str(error).split())) from error
 
 
+def _check_device(name: str) -> None:
+    """Raises `InputError` for a device that torch does not know or that this machine lacks."""
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device: {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+
+
 def plain_settings(value: Any) -> Any:
     """Settings as dicts, lists and values; an object that is neither goes by the name of its class."""
     if is_dataclass(value) and not isinstance(value, type):
@@ -100,6 +111,8 @@ def _recorder(settings: RunSettings, engine: Engine) -> AbstractContextManager[o
         return nullcontext()
     from kvhybrid.scenarios.recorder import Recorder
 
+    if not Path(settings.record).resolve().parent.is_dir():
+        raise InputError(f"record: no such folder: {Path(settings.record).resolve().parent}")
     try:
         return Recorder(engine.cache, Path(settings.record), id=settings.name)
     except ValueError as error:

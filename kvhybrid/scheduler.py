@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kvhybrid.blocks import KVCacheBlocks
 from kvhybrid.cache_manager import KVCacheManager
 from kvhybrid.chunking import PrefillChunking
 from kvhybrid.request import Request, RequestStatus
@@ -223,14 +224,14 @@ class Scheduler:
                 if self.running:
                     return
                 hit = 0
-                num_tokens = self._admit_alone(request, plan.budget)
+                num_tokens = self._admit_alone(request, computed.blocks, plan.budget)
             self.waiting.popleft()
             self.running.append(request)
             request.status = RequestStatus.RUNNING
             request.num_computed_tokens = hit
             plan.add(request, num_tokens)
 
-    def _admit_alone(self, request: Request, budget: int) -> int:
+    def _admit_alone(self, request: Request, given_up: KVCacheBlocks, budget: int) -> int:
         """Admit a request that was refused although nobody else holds a block; returns its tokens.
 
         Copying a shared block takes one block more than computing it, so that it may fit without its hit.
@@ -239,6 +240,8 @@ class Scheduler:
         granted = self.cache.allocate_slots(
             request,
             num_tokens,
+            0,
+            given_up,
             num_encoder_tokens=request.num_encoder_tokens,
             full_sequence_must_fit=True,
             has_scheduled_reqs=False,

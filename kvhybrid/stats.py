@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from kvhybrid.miss_causes import MissCauses
 
@@ -66,7 +67,9 @@ class CacheStats:
     usage: float
     """Share of the usable blocks that requests hold, 0 to 1."""
     refusals: int
-    """Calls for slots that found too few free blocks."""
+    """Calls for slots that got none."""
+    refusals_by_reason: Mapping[str, int] = field(default_factory=dict)
+    """``no_blocks`` for the step, ``whole_request`` could never be finished, ``not_written_yet`` by this step."""
 
     def metrics(self) -> dict[str, float]:
         merged: dict[str, float] = {
@@ -75,6 +78,7 @@ class CacheStats:
             "pool/num_blocks": self.num_blocks,
             "pool/refusals": self.refusals,
         }
+        merged.update({f"pool/refusals/{reason}": count for reason, count in self.refusals_by_reason.items()})
         for group in self.groups:
             merged.update(group.metrics())
         return merged

@@ -119,6 +119,17 @@ class SingleTypeKVCacheManager:
             live[entries.start : entries.stop] = True
         return np.where(live, hit, 0)
 
+    def is_stale(self, hit: IntArray, path: IntArray) -> bool:
+        """Whether a block of ``hit`` has been reused since the look-up: it stands for no prefix on ``path``."""
+        entries = np.flatnonzero(hit[0]) if hit.shape[1] else EMPTY
+        expected = path[np.minimum((entries + 1) * self.units_per_block, len(path)) - 1]
+        blocks = hit[:, entries]
+        other = blocks[self.pool.number_of[blocks] != expected]
+        if not len(other):
+            return False
+        known = set(path.tolist())
+        return any(known.isdisjoint(self.pool.keys_of(block)) for block in other.tolist())
+
     def is_too_fresh(self, hit: IntArray, num_tokens: int) -> bool:
         """Whether adopting ``hit`` would read, before the step's forward pass, what only that pass writes.
 

@@ -16,11 +16,13 @@ GROWTH = 8
 class PrefixPath:
     """A request's chain of keys as prefix numbers: entry i stands for its first ``(i + 1)`` units."""
 
-    __slots__ = ("generation", "numbers")
+    __slots__ = ("generation", "index", "numbers")
 
     def __init__(self) -> None:
         self.numbers: IntArray = EMPTY
         self.generation = 0
+        self.index: PrefixIndex | None = None
+        """Whose numbers they are: a request may go to one cache and then to another."""
 
 
 class Run:
@@ -75,12 +77,12 @@ class PrefixIndex:
         return self._given_since_sweep > self._room
 
     def is_current(self, path: PrefixPath) -> bool:
-        return path.generation == self._generation
+        return path.index is self and path.generation == self._generation
 
     def extend(self, path: PrefixPath, keys: list[bytes]) -> IntArray:
         """Bring ``path`` up to ``keys``, which continue the keys that it stands for."""
-        if path.generation != self._generation:
-            path.numbers, path.generation = EMPTY, self._generation
+        if not self.is_current(path):
+            path.numbers, path.generation, path.index = EMPTY, self._generation, self
         start = len(path.numbers)
         if start < len(keys):
             added = self._walk(path.numbers, keys[start:])
@@ -159,7 +161,7 @@ class PrefixIndex:
         needed = np.zeros(self._numbers.end, bool)
         needed[: len(in_use)] = in_use[: len(needed)]
         for path in held:
-            if path.generation == current:
+            if path.index is self and path.generation == current:
                 needed[path.numbers] = True
                 path.generation = self._generation
         freed = [self._trim(run, needed) for run in self._leaves_first()]

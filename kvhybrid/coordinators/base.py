@@ -154,6 +154,11 @@ class KVCacheCoordinator:
         """The rows of ``hit``, stacked for each manager."""
         return [np.stack([hit.ids[g] for g in m.groups]) for m in self.managers]
 
+    def are_stale(self, hits: list[IntArray], request: Request) -> bool:
+        """Whether some block of ``hits`` was reused since they were looked up."""
+        numbers = self.numbers(request)
+        return any(m.is_stale(hit, numbers) for m, hit in zip(self.managers, hits, strict=True))
+
     def are_too_fresh(self, hits: list[IntArray], num_tokens: int) -> bool:
         """Whether some group would have to read what only the current step's forward pass writes."""
         return any(m.is_too_fresh(hit, num_tokens) for m, hit in zip(self.managers, hits, strict=True))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from kvhybrid.managers.prefix_index import PrefixPath
 from kvhybrid.managers.table import BlockTable
+from kvhybrid.request import Request
 
 
 class Step(NamedTuple):
@@ -41,6 +42,7 @@ class Headroom(NamedTuple):
 class RequestTables:
     """What one request holds: a table per manager, and the numbers of its prefix."""
 
+    owner: Request
     tables: list[BlockTable]
     path: PrefixPath
     units_noted: int = 0

@@ -26,6 +26,7 @@ class ReplayRequest(Request):
         self.token_ids.clear()
         self.num_prompt_tokens = self.num_tokens = request.num_prompt_tokens
         self._keys = keys
+        self.hash_unit = keys.unit if keys is not None else None
         self._next_key_at = sys.maxsize
         if keys is not None:
             self.block_hashes = keys.of_prompt(request.prefix_ids, request.num_prompt_tokens)

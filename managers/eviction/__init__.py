@@ -15,7 +15,14 @@ def reuse_order(name: str) -> type[ReuseOrder]:
     module, colon, attribute = path.partition(":")
     if not colon:
         raise ValueError(f"unknown eviction {name!r}; accepted: {', '.join(ORDERS)} or module:Class")
-    found: type[ReuseOrder] = getattr(import_module(module), attribute)
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"eviction {name!r} cannot be imported: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, ReuseOrder)):
+        raise ValueError(
+            f"eviction {name!r} is no subclass of ReuseOrder; accepted: {', '.join(ORDERS)} or module:Class"
+        )
     return found
 
 

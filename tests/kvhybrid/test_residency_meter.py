@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kvhybrid.cache_config import KVCacheConfig, KVCacheGroup
 from kvhybrid.cache_manager import KVCacheManager
 from kvhybrid.request import Request, RequestStatus
-from kvhybrid.residency import Durations, GroupResidency, ResidencyMeter
+from kvhybrid.residency import Durations, GroupResidency
 from kvhybrid.specs import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
 
 FULL = FullAttentionSpec(block_size=4)
@@ -51,7 +51,7 @@ def start(manager: KVCacheManager, num_tokens: int, first: int = 0) -> Request:
 
 def measures(manager: KVCacheManager) -> list[GroupResidency]:
     assert manager.residency is not None
-    return manager.residency.groups
+    return manager.residency
 
 
 def test_nothing_is_measured_before_a_block_is_lost_or_hit(clock: Clock) -> None:
@@ -183,6 +183,8 @@ def test_every_eviction_is_measured_in_random_traffic(setup: Features, seed: int
     for _ in range(100):
         kind = rng.choice(["submit", "admit", "admit", "run", "run", "end_step", "finish", "preempt", "evict"])
         traffic.call(kind, rng.randrange(1000), rng.randrange(1000))
-    meter, pool = traffic.manager.residency, traffic.manager.block_pool
-    assert isinstance(meter, ResidencyMeter)
-    assert [group.life.count for group in meter.groups] == pool.evictions.tolist()
+    measured = traffic.manager.residency
+    assert measured is not None
+    assert [group.life.count for group in measured] == [
+        group.evictions for group in traffic.manager.stats().groups
+    ]

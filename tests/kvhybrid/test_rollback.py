@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from kvhybrid.blocks import KVCacheBlocks
 from kvhybrid.cache_config import KVCacheConfig, KVCacheGroup
-from kvhybrid.cache_manager import KVCacheManager, ManagerError
+from kvhybrid.cache_manager import KVCacheManager, ManagerError, StaleHitError
 from kvhybrid.managers.arrays import int_array
 from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.block_pool import BlockPool, BlockPoolError
@@ -438,7 +438,7 @@ def test_a_hit_that_is_out_of_date_is_an_error_and_changes_nothing() -> None:
     found = manager.get_computed_blocks(second)
     manager.reset_prefix_cache()
     before = snapshot_of_pools(manager)
-    with pytest.raises(ManagerError, match=r"out of date"):
+    with pytest.raises(StaleHitError, match=r"out of date"):
         manager.allocate_slots(second, 4, found.num_tokens, found.blocks)
     after = snapshot_of_pools(manager)
     assert_invariants(manager)

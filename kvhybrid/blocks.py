@@ -25,7 +25,7 @@ class PrefixHit(KVCacheBlocks):
 
     num_tokens: int
     junction: int
-    """How far the group searched first could have gone beyond the hit, 0 where no further."""
+    """The longest prefix that a group accepted on the way, with a real block in it; 0 where the hit is as long."""
     own_tokens: tuple[int, ...]
     """Per group, the longest prefix that it alone could have given."""
     cut_by: int | None

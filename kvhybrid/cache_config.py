@@ -15,7 +15,7 @@ class CacheConfigError(ValueError):
 
 @dataclass(frozen=True)
 class KVCacheGroup:
-    """Layers that share one block table. Layer i of every group lies in the same tensor."""
+    """Layers that share one block table. The i-th layers of all groups alias one tensor of the pool."""
 
     name: str
     spec: KVCacheSpec

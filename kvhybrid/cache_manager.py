@@ -59,11 +59,11 @@ class KVCacheManager:
         """
         Args:
             config: The groups and the number of blocks.
-            max_model_len: Slots are never reserved beyond this many tokens.
+            max_model_len: Most tokens of a request; look-ahead slots stop there too.
             max_in_flight_tokens: Most tokens of one request between two frees; ``max_model_len`` where not given.
             watermark: Share of the pool that admissions leave free while other requests run, 0 to 1.
-            retention_interval: None keeps every reusable window tail and state, 0 those of the latest position,
-                N those of every N tokens as well.
+            retention_interval: How densely window tails and states stay reusable. None: wherever a hit can end.
+                0: at the prompt's end and at junctions. A number: besides those, once in so many tokens.
             eviction: Name of the order of reuse.
             track_misses: Name the cause of every token that was not hit.
             record_events: Collect cache events for `take_events`.
@@ -128,7 +128,7 @@ class KVCacheManager:
     # ---- what the scheduler calls
 
     def get_computed_blocks(self, request: Request) -> ComputedBlocks:
-        """The longest reusable prefix: at most all tokens but the last, whose logits are wanted.
+        """How much of ``request`` is cached. Its last token is left to compute, for the sake of its logits.
 
         Nothing is held and nothing changes. Only for a request without computed tokens.
         """

@@ -39,7 +39,7 @@ class PrefillChunking:
         A step that the budget ends before the prefill does ends on a block boundary, if it reaches one. It is
         never put off: a state inside a block is exact, it just gets no key.
         """
-        prefill_end = max(request.num_prompt_tokens, request.num_tokens - 1)
+        prefill_end = request.num_tokens - 1 if request.num_output_tokens else request.num_prompt_tokens
         if not self._active or start >= prefill_end:
             return num_tokens
         block = self._block

@@ -39,7 +39,7 @@ class Retention:
         step = alignment if self.interval is None else self.interval
         kept: list[int] = []
         if step:
-            kept.extend(range(max(start // step * step, step), end + 2 * step, step))
+            kept.extend(k * step for k in range(max(start // step, 1), end // step + 2))
         if self.interval is not None:
             kept.extend(p // alignment * alignment for p in self._latest(request.num_prompt_tokens))
             if request.junction:
@@ -52,6 +52,5 @@ class Retention:
         if not self.draft:
             return (num_prompt_tokens - 1,)
         unit = self.scheduler_block_size
-        resend = (num_prompt_tokens - 1) // unit * unit - unit
-        longer = num_prompt_tokens // unit * unit - unit
-        return (max(resend, 0), max(longer, 0))
+        resend, longer = ((num_prompt_tokens - 1) // unit, num_prompt_tokens // unit)
+        return (max(resend - 1, 0) * unit, max(longer - 1, 0) * unit)

@@ -10,7 +10,7 @@ from kvhybrid.specs import KVCacheSpec
 
 
 class LiveSetSearch:
-    """Works for any spec, from its live set alone.
+    """The search that needs nothing from a spec but `live_blocks`.
 
     A request can resume at ``p`` when cached blocks cover ``live(p)`` and the ``margin`` tokens above ``p``. A
     missing block rules out every ``p`` that reads it, down to where it is written anew, so candidates only move

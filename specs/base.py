@@ -32,8 +32,8 @@ class KVCacheSpec:
     and `page_parts`, the arrays of one block. Everything that a cache manager decides follows from them and
     from the class properties below.
 
-    Two laws bind ``live``: every position lies below ``p``; and a position once dead stays dead, that is, if
-    ``j`` is in ``live(p)`` and ``j < q < p`` then ``j`` is in ``live(q)``. ``kvhybrid check-spec`` tests both.
+    ``live`` obeys two laws, which ``kvhybrid check-spec`` tests. A token reads only what came before it. And what
+    a token reads was read by every token in between: nothing that one of them let go of is needed again.
     """
 
     block_size: int
@@ -112,8 +112,9 @@ class KVCacheSpec:
     ) -> int:
         """The most blocks that one request of ``max_model_len`` tokens ever holds at once.
 
-        Start-up sizing and the run-time gate both call this, so that they cannot disagree (vllm#39734). Here it
-        is found by trying every step; a built-in spec has a formula that the tests compare with this.
+        Planning and admission share this figure; two figures would let a request in that cannot finish, or keep
+        out one that could (vllm#39734). Here it is found by trying every step; a built-in spec has a formula that
+        the tests compare with this.
         """
         return _most_blocks(self, max_in_flight_tokens, max_model_len, block_size or self.block_size)
 

@@ -26,7 +26,8 @@ NO_ROWS: IntArray = np.zeros((1, 0), np.int32)
 class KVCacheCoordinator:
     """Spreads each call over the groups: one manager per spec, one pool that they share.
 
-    Everywhere groups adopt, then allocate, then key, in index order; they free in index order, each tail first.
+    The order of work never varies, since block ids and the free queue depend on it: hits of all groups are held
+    before any block is taken, and groups come by their index, also when they give blocks back from the tail.
     A group with ``private_blocks`` has a pool of its own: its blocks come from there and go home there.
     """
 

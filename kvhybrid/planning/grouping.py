@@ -16,7 +16,7 @@ def group_layers(
     """The groups of layers whose pages are already one size, in the order of their first layers' specs.
 
     Layers of equal spec form a bucket. The buckets are cut into groups of about equal size, because layer i
-    of every group lies in the same tensor and a shorter group leaves its last tensors unused. A bucket is
+    of each group is placed in tensor i of the pool and a shorter group leaves its last tensors unused. A bucket is
     dealt out by stride, so that its groups differ by one layer at most. A group is named for its spec's kind,
     with an index where a kind has several.
 

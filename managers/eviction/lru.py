@@ -10,6 +10,9 @@ import numpy as np
 from kvhybrid.managers.arrays import EMPTY, IntArray
 from kvhybrid.managers.eviction.base import ReuseOrder
 
+MANY = 4096
+"""Entries of runs below which it is not worth looking for stale ones."""
+
 
 class LRU(ReuseOrder):
     """A queue of runs: the blocks that one request gave back together stay together.
@@ -22,20 +25,23 @@ class LRU(ReuseOrder):
         self._runs: deque[tuple[int, IntArray]] = deque()
         self._mark_of = np.zeros(num_blocks, np.int64)
         self._last_mark = 0
-        self._entries = 0
+        self._entries = self._waiting_blocks = 0
 
     def append(self, ids: IntArray) -> None:
         self._last_mark += 1
         self._mark_of[ids] = self._last_mark
         self._runs.append((self._last_mark, ids))
         self._entries += len(ids)
-        if self._entries > 2 * len(self._mark_of) + 1024:
+        self._waiting_blocks += len(ids)
+        if self._entries > MANY and self._entries > 4 * self._waiting_blocks:
             self._drop_stale()
 
     def remove(self, ids: IntArray) -> None:
         self._mark_of[ids] = 0
+        self._waiting_blocks -= len(ids)
 
     def pop(self, count: int) -> IntArray:
+        self._waiting_blocks -= count
         taken: list[IntArray] = []
         while count:
             mark, ids = self._runs.popleft()

@@ -11,14 +11,14 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from kvhybrid.report.table import print_sweep
-from kvhybrid.run_folder import remove_empty
+from kvhybrid.run_folder import RunFolder, remove_empty
 
 SWEEP_CONFIG = "multirun.yaml"
 """The file that Hydra writes into the sweep's folder before it looks at the jobs."""
 
 
 class SweepReport(Callback):  # type: ignore[misc]
-    """Prints one row per job when a sweep has ended, read from the jobs' folders."""
+    """When a sweep has ended: one row per job, and all their summaries in ``sweep.json``."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         # So that the folder is known if composing the jobs fails.
@@ -28,7 +28,12 @@ class SweepReport(Callback):  # type: ignore[misc]
         HydraConfig.instance().cfg = None
         folder = Path(config.hydra.sweep.dir).absolute()
         jobs = [(place.parent.name, json.loads(place.read_text())) for place in folder.glob("*/summary.json")]
-        print_sweep(sorted(jobs, key=lambda job: (len(job[0]), job[0])))
+        jobs.sort(key=lambda job: (len(job[0]), job[0]))
+        if jobs:
+            RunFolder(folder).write_json(
+                "sweep.json", {"jobs": [{"job": name, **summary} for name, summary in jobs]}
+            )
+        print_sweep(jobs)
         print(folder)
 
 

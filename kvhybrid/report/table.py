@@ -48,8 +48,8 @@ def print_run(summary: RunSummary) -> None:
         f"{summary.output_tokens:,} new tokens in {summary.seconds:.1f} s and {summary.steps:,} steps"
     )
     print(
-        f"pool of {summary.cache.num_blocks:,} blocks: {summary.cache.refusals:,} refusals, "
-        f"{summary.preemptions:,} preemptions"
+        f"pool of {summary.cache.num_blocks:,} blocks: refused {summary.cache.refusals:,} times, "
+        f"preempted {summary.preemptions:,} times"
     )
 
 

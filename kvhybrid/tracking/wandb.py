@@ -32,7 +32,18 @@ class WandbTracker(Tracker):
         except ImportError as error:
             raise TrackerError(f"wandb cannot be imported: {error}; choose tracking=jsonl") from error
         quiet = wandb.Settings(
-            silent=True, quiet=True, console="off", show_errors=False, show_warnings=False, show_info=False
+            silent=True,
+            quiet=True,
+            console="off",
+            show_errors=False,
+            show_warnings=False,
+            show_info=False,
+            disable_git=True,
+            disable_code=True,
+            x_disable_meta=True,
+            x_disable_machine_info=True,
+            x_disable_stats=True,
+            x_save_requirements=False,
         )
         mode: Any = os.environ.get("WANDB_MODE") or "offline"
         self._run = wandb.init(

@@ -140,6 +140,8 @@ def test_a_sweep_ends_with_a_table_over_its_jobs(
     rows = {line.split()[0]: line for line in table if line.split()[:1] and line.split()[0] in found}
     for name, summary in found.items():
         assert f"{summary['hit_rate']:.1%}" in rows[name]
+    jobs = json.loads((folder / "sweep.json").read_text())["jobs"]
+    assert [(job["job"], job["hit_rate"]) for job in jobs] == [(n, found[n]["hit_rate"]) for n in sorted(found)]
     assert "model=gemma3_tiny" in rows["0"]
     assert not any("max_new_tokens" in line for line in table), "what all jobs share is no news"
 

@@ -334,11 +334,35 @@ class KVCacheManager:
 
     def free(self, request: Request) -> None:
         """Give back the blocks of ``request``, each group's tail first. Their keys stay until reuse."""
+        held = self.coordinator.tables.pop(request.request_id, None)
+        if held is not None:
+            self._release(held)
+
+    def pop_blocks_for_free(self, request: Request) -> RequestTables | None:
+        """End ``request`` but keep its blocks held, for a transfer that still reads them, until `free_blocks`."""
+        held = self.coordinator.tables.pop(request.request_id, None)
+        if held is not None:
+            self.coordinator.deferred.append(held)
+        return held
+
+    def free_blocks(self, held: RequestTables) -> None:
+        """Give back what `pop_blocks_for_free` kept, each group's blocks to the pool that they came from.
+
+        Raises:
+            ValueError: They were given back already, or never kept.
+        """
+        for i, kept in enumerate(self.coordinator.deferred):
+            if kept is held:
+                del self.coordinator.deferred[i]
+                return self._release(held)
+        raise ValueError(f"the blocks of request {held.owner.request_id!r} are not waiting to be freed")
+
+    def _release(self, held: RequestTables) -> None:
         try:
-            self.coordinator.free(request.request_id)
+            self.coordinator.release(held)
         except Exception as error:
             recount(self.coordinator)
-            raise self._manager_error(error, f"free of request {request.request_id!r}") from error
+            raise self._manager_error(error, f"free of request {held.owner.request_id!r}") from error
 
     def new_step_starts(self) -> None:
         """A new scheduling step: states keyed in the last one are readable now."""
@@ -416,5 +440,5 @@ class KVCacheManager:
 
     def _live_blocks(self, c: int, i: int) -> int:
         """The distinct blocks that requests hold in one group."""
-        rows = [held.tables[c].row(i) for held in self.coordinator.tables.values()]
+        rows = [held.tables[c].row(i) for held in self.coordinator.holders()]
         return int((np.unique(np.concatenate(rows)) > 0).sum()) if rows else 0

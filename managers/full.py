@@ -17,7 +17,8 @@ class PrefixSearch(LiveSetSearch):
     """A miss ends every longer hit, so the covered length is found once and then only cut.
 
     Where hits may end inside a block, the first block that is not cached whole is tried at every unit inside it,
-    the longest first: a block keyed under a partial prefix covers that prefix.
+    the longest first: a block keyed under a partial prefix covers that prefix. A block that is cached whole but
+    ends beyond the limit is not tried, as in the reference system: only its own end is keyed.
     """
 
     def __init__(self, manager: FullAttentionManager, path: IntArray, alignment: int, margin: int) -> None:

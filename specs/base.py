@@ -119,6 +119,10 @@ class KVCacheSpec:
         return _most_blocks(self, max_in_flight_tokens, max_model_len, block_size or self.block_size)
 
 
+PAIRS_TRIED_UP_TO = 1024
+"""Tokens of the longest request for which all steps of a state are tried."""
+
+
 @lru_cache(maxsize=256)
 def _most_blocks(spec: KVCacheSpec, in_flight: int, max_len: int, block_size: int) -> int:
     if spec.state:
@@ -134,9 +138,12 @@ def _most_blocks(spec: KVCacheSpec, in_flight: int, max_len: int, block_size: in
 
 def _most_state_blocks(spec: KVCacheSpec, in_flight: int, max_len: int, block_size: int) -> int:
     """As `_most_blocks`, but over steps of every length: a step writes its end alone, so that a short one may
-    touch more blocks than a long one."""
+    touch more blocks than a long one. For long requests it is the sum of the two largest ends, which no step can
+    exceed: trying all pairs would take hours."""
     kept = [{j for blocks in spec.live_blocks(p, block_size) for j in blocks} for p in range(max_len + 1)]
     bound = min(2 * max(map(len, kept)), -(-max_len // block_size))
+    if max_len > PAIRS_TRIED_UP_TO:
+        return bound
     most = 0
     for n in range(max_len):
         for m in range(n + 1, min(n + in_flight, max_len) + 1):

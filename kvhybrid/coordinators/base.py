@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
 
 import numpy as np
@@ -50,6 +51,8 @@ class KVCacheCoordinator:
         self.alignment = config.hash_unit if self.sub_block_hits else config.scheduler_block_size
         self.index = PrefixIndex(room=max(1 << 16, 4 * config.num_blocks))
         self.tables: dict[str, RequestTables] = {}
+        self.deferred: list[RequestTables] = []
+        """What finished requests still hold until somebody has read it."""
         self.ledger: MissLedger | None = None
 
         order, num_groups = reuse_order(eviction), len(config.groups)
@@ -275,12 +278,14 @@ class KVCacheCoordinator:
             self.ledger.computed(numbers[held.units_noted : units])
             held.units_noted = units
 
-    def free(self, request_id: str) -> None:
-        """Give back everything that the request holds."""
-        held = self.tables.pop(request_id, None)
-        if held is not None:
-            for c, rows in self.batches:
-                self.managers[c].release(held.tables[c], rows)
+    def release(self, held: RequestTables) -> None:
+        """Give back every block of ``held``, which is on no list any more."""
+        for c, rows in self.batches:
+            self.managers[c].release(held.tables[c], rows)
+
+    def holders(self) -> Iterator[RequestTables]:
+        """All that hold blocks: requests, and those that are done and whose blocks are still read."""
+        return chain(self.tables.values(), self.deferred)
 
     def new_step_starts(self) -> None:
         for manager in self.managers:

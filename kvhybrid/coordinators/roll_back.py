@@ -69,7 +69,7 @@ def _null_what_is_free(coordinator: KVCacheCoordinator, pool: BlockPool) -> None
     """Entries whose block has gone back already, though its table has not noticed."""
     for c, manager in enumerate(coordinator.managers):
         if manager.pool is pool:
-            for held in coordinator.tables.values():
+            for held in coordinator.holders():
                 ids = held.tables[c].ids
                 ids[pool.refs[ids] == 0] = 0
 
@@ -78,7 +78,7 @@ def _entries_and_copies(coordinator: KVCacheCoordinator, pool: BlockPool) -> Int
     expected = np.zeros(pool.num_blocks, np.int32)
     for c, manager in enumerate(coordinator.managers):
         if manager.pool is pool:
-            for held in coordinator.tables.values():
+            for held in coordinator.holders():
                 table = held.tables[c]
                 np.add.at(expected, table.ids[:, : table.length].ravel(), 1)
             for pair in chain.from_iterable(manager.pending_copies):

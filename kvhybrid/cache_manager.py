@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-import numpy as np
-
 from kvhybrid.blocks import ComputedBlocks, KVCacheBlocks, PrefixHit
 from kvhybrid.cache_config import CacheConfigError, KVCacheConfig
+from kvhybrid.cache_errors import ManagerError, StaleHitError
+from kvhybrid.cache_figures import take_stats
 from kvhybrid.coordinators import get_kv_cache_coordinator
 from kvhybrid.coordinators.roll_back import StepMark, recount
 from kvhybrid.coordinators.step import Headroom, RequestTables, Step
@@ -24,15 +24,7 @@ from kvhybrid.miss_causes import MissCauses
 from kvhybrid.misses import MissLedger
 from kvhybrid.request import Request, RequestStatus
 from kvhybrid.residency import GroupResidency, ResidencyMeter
-from kvhybrid.stats import CacheStats, GroupStats
-
-
-class StaleHitError(ValueError):
-    """A hit names blocks that were reused since the look-up. Nothing was changed."""
-
-
-class ManagerError(RuntimeError):
-    """A single-type manager raised in the middle of a step; the step was rolled back."""
+from kvhybrid.stats import CacheStats
 
 
 class KVCacheManager:
@@ -207,13 +199,14 @@ class KVCacheManager:
         self._check_call(request, held, num_new_computed_tokens, new_computed_blocks)
         if not (num_new_tokens or num_new_computed_tokens or num_external_computed_tokens):
             raise ValueError(f"request {request.request_id!r}: no tokens to allocate and none to adopt")
-        step = self._step(
+        step = Step.of(
             request,
             num_new_tokens,
             0 if held else num_new_computed_tokens,
             num_external_computed_tokens,
             num_lookahead_tokens,
             num_encoder_tokens,
+            self.max_model_len,
         )
         waiting = request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
         headroom = Headroom(
@@ -296,19 +289,6 @@ class KVCacheManager:
         kinds = ", ".join(sorted({f"{type(m).__name__} ({m.spec.kind})" for m in self.coordinator.managers}))
         what = f"{type(error).__name__}: {error}"
         return ManagerError(f"{where}: one of the managers {kinds} raised {what}; the call was rolled back")
-
-    def _step(self, request: Request, new: int, adopted: int, external: int, lookahead: int, encoder: int) -> Step:
-        local = request.num_computed_tokens + adopted
-        total = min(local + external, self.max_model_len)
-        main = total + new
-        return Step(
-            total=total,
-            main=main,
-            slots=min(main + lookahead, self.max_model_len),
-            hit_tokens=adopted,
-            loads=external > 0,
-            encoder=encoder,
-        )
 
     def _refused(self, reason: str) -> KVCacheBlocks | None:
         self.counters.refusals[reason] += 1
@@ -409,36 +389,4 @@ class KVCacheManager:
 
     def stats(self) -> CacheStats:
         """The figures of now, per group and for the pool."""
-        coordinator = self.coordinator
-        counts = [pool.count_by_group() for pool in coordinator.pools]
-        groups: list[GroupStats] = []
-        for g, (c, i) in enumerate(coordinator.place):
-            pool = coordinator.pools[coordinator.pool_of[c]]
-            cached, reusable = counts[coordinator.pool_of[c]]
-            groups.append(
-                GroupStats(
-                    name=self.config.groups[g].name,
-                    tokens_asked=self.counters.asked,
-                    tokens_hit=self.counters.hit,
-                    tokens_own_hit=self.counters.own[g],
-                    blocks_live=self._live_blocks(c, i),
-                    blocks_cached=int(cached[g]),
-                    blocks_reusable=int(reusable[g]),
-                    evictions=int(pool.evictions[g]),
-                    misses=self.counters.misses[g] if coordinator.ledger else None,
-                )
-            )
-        pool = self.block_pool
-        return CacheStats(
-            groups=tuple(groups),
-            num_blocks=pool.num_blocks - 1,
-            blocks_free=pool.num_free,
-            usage=pool.usage,
-            refusals=sum(self.counters.refusals.values()),
-            refusals_by_reason=dict(self.counters.refusals),
-        )
-
-    def _live_blocks(self, c: int, i: int) -> int:
-        """The distinct blocks that requests hold in one group."""
-        rows = [held.tables[c].row(i) for held in self.coordinator.holders()]
-        return int((np.unique(np.concatenate(rows)) > 0).sum()) if rows else 0
+        return take_stats(self.coordinator, self.counters)

@@ -26,6 +26,16 @@ class Step(NamedTuple):
     encoder: int
     """Encoder tokens that need a slot, 0 after the admission."""
 
+    @classmethod
+    def of(
+        cls, request: Request, new: int, adopted: int, external: int, lookahead: int, encoder: int, longest: int
+    ) -> Step:
+        """The step of ``request`` that computes ``new`` tokens, where no request is longer than ``longest``."""
+        total = min(request.num_computed_tokens + adopted + external, longest)
+        main = total + new
+        slots = min(main + lookahead, longest)
+        return cls(total, main, slots, hit_tokens=adopted, loads=external > 0, encoder=encoder)
+
 
 class Headroom(NamedTuple):
     """Blocks of the shared pool that a call must leave free."""

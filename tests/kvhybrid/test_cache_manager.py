@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvhybrid.cache_config import KVCacheConfig, KVCacheGroup
-from kvhybrid.cache_manager import KVCacheManager, ManagerError
+from kvhybrid.cache_errors import ManagerError
+from kvhybrid.cache_manager import KVCacheManager
 from kvhybrid.chunking import PrefillChunking
 from kvhybrid.managers.prefix_index import PrefixIndex
 from kvhybrid.request import Request, RequestStatus

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kvhybrid.cache_config import KVCacheConfig, KVCacheGroup
-from kvhybrid.cache_manager import KVCacheManager, StaleHitError
+from kvhybrid.cache_errors import StaleHitError
+from kvhybrid.cache_manager import KVCacheManager
 from kvhybrid.cli import main
 from kvhybrid.managers.eviction import reuse_order
 from kvhybrid.request import Request

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from kvhybrid.blocks import KVCacheBlocks
 from kvhybrid.cache_config import KVCacheConfig, KVCacheGroup
-from kvhybrid.cache_manager import KVCacheManager, ManagerError, StaleHitError
+from kvhybrid.cache_errors import ManagerError, StaleHitError
+from kvhybrid.cache_manager import KVCacheManager
 from kvhybrid.managers.arrays import int_array
 from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.block_pool import BlockPool, BlockPoolError

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import lcm
 from typing import Any
 
 import torch
@@ -15,17 +14,16 @@ from torch import Tensor, nn
 
 from kvhybrid.models.backends.base import AttentionNeed
 from kvhybrid.models.backends.visibility import Visibility
-from kvhybrid.models.base import BackendChoice, ForwardBatch, HybridModel, LayerCache
+from kvhybrid.models.base import BackendChoice, ForwardBatch
+from kvhybrid.models.decoder import Decoder
 from kvhybrid.models.layers.activation import Activation, activation
 from kvhybrid.models.layers.attention import Attention
-from kvhybrid.models.layers.cached import bind_cache, cached_layers
 from kvhybrid.models.layers.mamba2 import Mamba2Mixer, Mamba2Sizes
 from kvhybrid.models.layers.mlp import GatedMLP
 from kvhybrid.models.layers.norm import RMSNorm
 from kvhybrid.models.layers.partial_rope import PartialRope
 from kvhybrid.models.layers.plans import Plans
 from kvhybrid.models.layers.rope import Rotation
-from kvhybrid.specs import KVCacheSpec
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ class BambaLayer(nn.Module):
         return out_TM
 
 
-class Bamba(HybridModel):
+class Bamba(Decoder):
     """Bamba 1 and 2."""
 
     model_types = ("bamba",)
@@ -125,9 +123,7 @@ class Bamba(HybridModel):
         self.layers = nn.ModuleList(BambaLayer(config, index, backends) for index in range(config.num_layers))
         self.final_layernorm = RMSNorm(config.width, config.norm_eps)
         self.lm_head = None if config.tied else nn.Linear(config.width, config.vocab_size, bias=False)
-        self.page_multiple = lcm(
-            *(layer.backend.page_multiple for layer in self.modules() if isinstance(layer, Attention))
-        )
+        self.page_multiple = self.attention_page_multiple()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], backends: BackendChoice | None = None) -> Bamba:
@@ -146,12 +142,6 @@ class Bamba(HybridModel):
             for name, weight in mapped.items()
         }
 
-    def layer_specs(self, block_size: int, dtype: torch.dtype) -> dict[str, KVCacheSpec]:
-        return {name: layer.spec(block_size, dtype) for name, layer in cached_layers(self).items()}
-
-    def bind_cache(self, caches: Mapping[str, LayerCache]) -> None:
-        bind_cache(self, caches)
-
     @torch.no_grad()
     def forward(self, batch: ForwardBatch) -> Tensor:
         plans = Plans(batch)
@@ -160,5 +150,4 @@ class Bamba(HybridModel):
         for layer in self.layers:
             x_TM = layer(x_TM, plans, rotation)
         x_RM = self.final_layernorm(x_TM[batch.logit_rows])
-        head = self.embed_tokens if self.lm_head is None else self.lm_head
-        return nn.functional.linear(x_RM, head.weight)
+        return self.logits(x_RM)

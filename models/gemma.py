@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import lcm
 from typing import Any
 
 import torch
@@ -15,15 +14,14 @@ from torch import Tensor, nn
 
 from kvhybrid.models.backends.base import AttentionNeed
 from kvhybrid.models.backends.visibility import Visibility
-from kvhybrid.models.base import BackendChoice, ForwardBatch, HybridModel, LayerCache
+from kvhybrid.models.base import BackendChoice, ForwardBatch
+from kvhybrid.models.decoder import Decoder
 from kvhybrid.models.layers.activation import Activation, activation
 from kvhybrid.models.layers.attention import Attention
-from kvhybrid.models.layers.cached import bind_cache, cached_layers
 from kvhybrid.models.layers.mlp import GatedMLP
 from kvhybrid.models.layers.norm import OffsetRMSNorm
 from kvhybrid.models.layers.plans import Plans
 from kvhybrid.models.layers.rope import Rope, Rotation
-from kvhybrid.specs import KVCacheSpec
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
@@ -148,7 +146,7 @@ class GemmaLayer(nn.Module):
         return out_TM
 
 
-class Gemma(HybridModel):
+class Gemma(Decoder):
     """Gemma 2, and the text part of Gemma 3."""
 
     model_types = ("gemma2", "gemma3", "gemma3_text")
@@ -164,7 +162,7 @@ class Gemma(HybridModel):
         )
         self.norm = OffsetRMSNorm(config.width, config.norm_eps)
         self.lm_head = None if config.tied else nn.Linear(config.width, config.vocab_size, bias=False)
-        self.page_multiple = lcm(*(layer.self_attn.backend.page_multiple for layer in self.gemma_layers()))
+        self.page_multiple = self.attention_page_multiple()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], backends: BackendChoice | None = None) -> Gemma:
@@ -185,12 +183,6 @@ class Gemma(HybridModel):
     def gemma_layers(self) -> list[GemmaLayer]:
         return [layer for layer in self.layers if isinstance(layer, GemmaLayer)]
 
-    def layer_specs(self, block_size: int, dtype: torch.dtype) -> dict[str, KVCacheSpec]:
-        return {name: layer.spec(block_size, dtype) for name, layer in cached_layers(self).items()}
-
-    def bind_cache(self, caches: Mapping[str, LayerCache]) -> None:
-        bind_cache(self, caches)
-
     @torch.no_grad()
     def forward(self, batch: ForwardBatch) -> Tensor:
         plans = Plans(batch)
@@ -203,7 +195,6 @@ class Gemma(HybridModel):
         for layer in self.gemma_layers():
             x_TM = layer(x_TM, plans, rotations[layer.kind])
         x_RM = self.norm(x_TM[batch.logit_rows])
-        head = self.embed_tokens if self.lm_head is None else self.lm_head
-        logits_RV = nn.functional.linear(x_RM, head.weight)
+        logits_RV = self.logits(x_RM)
         cap = self.config.logit_cap
         return logits_RV if cap is None else torch.tanh(logits_RV / cap) * cap

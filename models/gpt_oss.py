@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import lcm
 from typing import Any
 
 import torch
@@ -15,15 +14,14 @@ from torch import Tensor, nn
 
 from kvhybrid.models.backends.base import AttentionNeed
 from kvhybrid.models.backends.visibility import Visibility
-from kvhybrid.models.base import BackendChoice, ForwardBatch, HybridModel, LayerCache
+from kvhybrid.models.base import BackendChoice, ForwardBatch
+from kvhybrid.models.decoder import Decoder
 from kvhybrid.models.layers.attention import Attention
-from kvhybrid.models.layers.cached import bind_cache, cached_layers
 from kvhybrid.models.layers.clamped_experts import ClampedExperts
 from kvhybrid.models.layers.norm import RMSNorm
 from kvhybrid.models.layers.plans import Plans
 from kvhybrid.models.layers.rope import Rope, Rotation
 from kvhybrid.models.layers.scaled_rope import read_rope
-from kvhybrid.specs import KVCacheSpec
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}
@@ -130,7 +128,7 @@ class GptOssLayer(nn.Module):
         return out_TM
 
 
-class GptOss(HybridModel):
+class GptOss(Decoder):
     """gpt-oss, with float weights."""
 
     model_types = ("gpt_oss",)
@@ -146,9 +144,7 @@ class GptOss(HybridModel):
         )
         self.norm = RMSNorm(config.width, config.norm_eps)
         self.lm_head = None if config.tied else nn.Linear(config.width, config.vocab_size, bias=False)
-        self.page_multiple = lcm(
-            *(layer.backend.page_multiple for layer in self.modules() if isinstance(layer, Attention))
-        )
+        self.page_multiple = self.attention_page_multiple()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], backends: BackendChoice | None = None) -> GptOss:
@@ -171,12 +167,6 @@ class GptOss(HybridModel):
             mapped.pop("lm_head.weight", None)
         return mapped
 
-    def layer_specs(self, block_size: int, dtype: torch.dtype) -> dict[str, KVCacheSpec]:
-        return {name: layer.spec(block_size, dtype) for name, layer in cached_layers(self).items()}
-
-    def bind_cache(self, caches: Mapping[str, LayerCache]) -> None:
-        bind_cache(self, caches)
-
     @torch.no_grad()
     def forward(self, batch: ForwardBatch) -> Tensor:
         plans = Plans(batch)
@@ -185,5 +175,4 @@ class GptOss(HybridModel):
         for layer in self.layers:
             x_TM = layer(x_TM, plans, rotation)
         x_RM = self.norm(x_TM[batch.logit_rows])
-        head = self.embed_tokens if self.lm_head is None else self.lm_head
-        return nn.functional.linear(x_RM, head.weight)
+        return self.logits(x_RM)

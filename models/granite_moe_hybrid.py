@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import lcm
 from typing import Any
 
 import torch
@@ -16,17 +15,16 @@ from torch import Tensor, nn
 
 from kvhybrid.models.backends.base import AttentionNeed
 from kvhybrid.models.backends.visibility import Visibility
-from kvhybrid.models.base import BackendChoice, ForwardBatch, HybridModel, LayerCache
+from kvhybrid.models.base import BackendChoice, ForwardBatch
+from kvhybrid.models.decoder import Decoder
 from kvhybrid.models.layers.activation import Activation, activation
 from kvhybrid.models.layers.attention import Attention
-from kvhybrid.models.layers.cached import bind_cache, cached_layers
 from kvhybrid.models.layers.experts import Experts
 from kvhybrid.models.layers.mamba2 import Mamba2Mixer, Mamba2Sizes
 from kvhybrid.models.layers.mlp import GatedMLP
 from kvhybrid.models.layers.norm import RMSNorm
 from kvhybrid.models.layers.plans import Plans
 from kvhybrid.models.layers.rope import Rope, Rotation
-from kvhybrid.specs import KVCacheSpec
 
 MAMBA, ATTENTION = ("linear_attention", "mamba"), ("full_attention", "attention")
 """Spellings of a layer's kind; the second of each is that of older configs."""
@@ -156,7 +154,7 @@ class GraniteLayer(nn.Module):
         return x_TM + added_TM * self.residual_scale
 
 
-class GraniteMoeHybrid(HybridModel):
+class GraniteMoeHybrid(Decoder):
     """Granite 4 H, with experts or without."""
 
     model_types = ("granitemoehybrid",)
@@ -172,9 +170,7 @@ class GraniteMoeHybrid(HybridModel):
         )
         self.norm = RMSNorm(config.width, config.norm_eps)
         self.lm_head = None if config.tied else nn.Linear(config.width, config.vocab_size, bias=False)
-        self.page_multiple = lcm(
-            *(layer.backend.page_multiple for layer in self.modules() if isinstance(layer, Attention))
-        )
+        self.page_multiple = self.attention_page_multiple()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], backends: BackendChoice | None = None) -> GraniteMoeHybrid:
@@ -206,12 +202,6 @@ class GraniteMoeHybrid(HybridModel):
             mapped.pop("lm_head.weight", None)
         return mapped
 
-    def layer_specs(self, block_size: int, dtype: torch.dtype) -> dict[str, KVCacheSpec]:
-        return {name: layer.spec(block_size, dtype) for name, layer in cached_layers(self).items()}
-
-    def bind_cache(self, caches: Mapping[str, LayerCache]) -> None:
-        bind_cache(self, caches)
-
     @torch.no_grad()
     def forward(self, batch: ForwardBatch) -> Tensor:
         plans = Plans(batch)
@@ -221,5 +211,4 @@ class GraniteMoeHybrid(HybridModel):
         for layer in self.layers:
             x_TM = layer(x_TM, plans, rotation)
         x_RM = self.norm(x_TM[batch.logit_rows])
-        head = self.embed_tokens if self.lm_head is None else self.lm_head
-        return nn.functional.linear(x_RM, head.weight) / self.config.logit_divisor
+        return self.logits(x_RM) / self.config.logit_divisor

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, lcm
+from math import ceil
 from typing import Any
 
 import torch
@@ -15,16 +15,15 @@ from torch import Tensor, nn
 
 from kvhybrid.models.backends.base import AttentionNeed
 from kvhybrid.models.backends.visibility import Visibility
-from kvhybrid.models.base import BackendChoice, ForwardBatch, HybridModel, LayerCache
+from kvhybrid.models.base import BackendChoice, ForwardBatch
+from kvhybrid.models.decoder import Decoder
 from kvhybrid.models.layers.activation import Activation, activation
 from kvhybrid.models.layers.attention import Attention
-from kvhybrid.models.layers.cached import bind_cache, cached_layers
 from kvhybrid.models.layers.experts import Experts
 from kvhybrid.models.layers.mamba import MambaMixer, MambaSizes
 from kvhybrid.models.layers.mlp import GatedMLP
 from kvhybrid.models.layers.norm import RMSNorm
 from kvhybrid.models.layers.plans import Plans
-from kvhybrid.specs import KVCacheSpec
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ class JambaLayer(nn.Module):
         return out_TM
 
 
-class Jamba(HybridModel):
+class Jamba(Decoder):
     """Jamba and Jamba 1.5."""
 
     model_types = ("jamba",)
@@ -144,9 +143,7 @@ class Jamba(HybridModel):
         self.layers = nn.ModuleList(JambaLayer(config, index, backends) for index in range(config.num_layers))
         self.final_layernorm = RMSNorm(config.width, config.norm_eps)
         self.lm_head = None if config.tied else nn.Linear(config.width, config.vocab_size, bias=False)
-        self.page_multiple = lcm(
-            *(layer.backend.page_multiple for layer in self.modules() if isinstance(layer, Attention))
-        )
+        self.page_multiple = self.attention_page_multiple()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], backends: BackendChoice | None = None) -> Jamba:
@@ -171,12 +168,6 @@ class Jamba(HybridModel):
         ours = {name: name.replace(".feed_forward.experts.", ".feed_forward.") for name in mapped}
         return {ours[name]: weight for name, weight in mapped.items()}
 
-    def layer_specs(self, block_size: int, dtype: torch.dtype) -> dict[str, KVCacheSpec]:
-        return {name: layer.spec(block_size, dtype) for name, layer in cached_layers(self).items()}
-
-    def bind_cache(self, caches: Mapping[str, LayerCache]) -> None:
-        bind_cache(self, caches)
-
     @torch.no_grad()
     def forward(self, batch: ForwardBatch) -> Tensor:
         plans = Plans(batch)
@@ -184,5 +175,4 @@ class Jamba(HybridModel):
         for layer in self.layers:
             x_TM = layer(x_TM, plans)
         x_RM = self.final_layernorm(x_TM[batch.logit_rows])
-        head = self.embed_tokens if self.lm_head is None else self.lm_head
-        return nn.functional.linear(x_RM, head.weight)
+        return self.logits(x_RM)

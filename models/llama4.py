@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import lcm
 from typing import Any
 
 import torch
@@ -16,10 +15,10 @@ from torch import Tensor, nn
 
 from kvhybrid.models.backends.base import AttentionNeed
 from kvhybrid.models.backends.visibility import Visibility
-from kvhybrid.models.base import BackendChoice, ForwardBatch, HybridModel, LayerCache
+from kvhybrid.models.base import BackendChoice, ForwardBatch
+from kvhybrid.models.decoder import Decoder
 from kvhybrid.models.layers.activation import Activation, activation
 from kvhybrid.models.layers.attention import Attention
-from kvhybrid.models.layers.cached import bind_cache, cached_layers
 from kvhybrid.models.layers.mlp import GatedMLP
 from kvhybrid.models.layers.norm import RMSNorm
 from kvhybrid.models.layers.plans import Plans
@@ -27,7 +26,6 @@ from kvhybrid.models.layers.rope import Rope, Rotation
 from kvhybrid.models.layers.scaled_rope import read_rope
 from kvhybrid.models.layers.sigmoid_experts import SigmoidExperts
 from kvhybrid.models.layers.unit_norm import UnitNorm
-from kvhybrid.specs import KVCacheSpec
 
 CHUNKED, FULL = "chunked_attention", "full_attention"
 
@@ -189,7 +187,7 @@ class Llama4Layer(nn.Module):
         return out_TM
 
 
-class Llama4(HybridModel):
+class Llama4(Decoder):
     """The text part of Llama 4."""
 
     model_types = ("llama4", "llama4_text")
@@ -205,9 +203,7 @@ class Llama4(HybridModel):
         )
         self.norm = RMSNorm(config.width, config.norm_eps)
         self.lm_head = None if config.tied else nn.Linear(config.width, config.vocab_size, bias=False)
-        self.page_multiple = lcm(
-            *(layer.backend.page_multiple for layer in self.modules() if isinstance(layer, Attention))
-        )
+        self.page_multiple = self.attention_page_multiple()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], backends: BackendChoice | None = None) -> Llama4:
@@ -232,12 +228,6 @@ class Llama4(HybridModel):
             mapped.pop("lm_head.weight", None)
         return mapped
 
-    def layer_specs(self, block_size: int, dtype: torch.dtype) -> dict[str, KVCacheSpec]:
-        return {name: layer.spec(block_size, dtype) for name, layer in cached_layers(self).items()}
-
-    def bind_cache(self, caches: Mapping[str, LayerCache]) -> None:
-        bind_cache(self, caches)
-
     @torch.no_grad()
     def forward(self, batch: ForwardBatch) -> Tensor:
         plans = Plans(batch)
@@ -248,8 +238,7 @@ class Llama4(HybridModel):
         for layer in self.layers:
             x_TM = layer(x_TM, plans, rotation, query_scale_T)
         x_RM = self.norm(x_TM[batch.logit_rows])
-        head = self.embed_tokens if self.lm_head is None else self.lm_head
-        return nn.functional.linear(x_RM, head.weight)
+        return self.logits(x_RM)
 
 
 def _halves(weight: Tensor, head_size: int) -> Tensor:

@@ -78,7 +78,7 @@ def print_sweep(jobs: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
     from kvhybrid.report.summary import merge_alike
 
     table = _table("sweep", ["job", "run", "own hit rates"], ["hit rate", "evictions", "seconds"])
-    common = set.intersection(*(set(summary["overrides"]) for _, summary in jobs)) if jobs else set()
+    common = set.intersection(*(set(summary["overrides"]) for _, summary in jobs)) if len(jobs) > 1 else set()
     for folder, summary in jobs:
         groups = [(group["name"], group["kind"]) for group in summary["groups"]]
         own = merge_alike((name, kind, summary[f"group/{name}/own_hit_rate"]) for name, kind in groups)

@@ -156,6 +156,7 @@ def test_a_sweep_goes_on_past_a_job_that_is_refused(
     assert "kvhybrid run: pool.block_size must be at least 1, found 0" in captured.err
     folder = Path(captured.out.splitlines()[-1])
     assert [place.name for place in folder.iterdir() if place.is_dir()] == ["1"]
+    assert "pool.block_size=16" in captured.out, "the row of a job left alone still says which it was"
 
 
 @pytest.mark.parametrize("model", [Gemma3Settings, JambaSettings])

@@ -31,6 +31,7 @@ class Residency:
         self._ids: dict[int, IntArray] = {}
         self._missing: dict[int, list[int]] = {}
         self._present: dict[int, list[int]] = {}
+        self._runs: dict[int, np.ndarray] = {}
         self._absent_below = 0
 
     def _probe(self, page: int) -> list[int]:
@@ -80,6 +81,31 @@ class Residency:
                 return present[at]
         self._absent_below = end
         return -1
+
+    def last_run(self, end: int, length: int) -> int:
+        """The highest ``e <= end`` such that the ``length`` entries below ``e`` are all cached, or -1."""
+        for page in range((end - 1) // PAGE, -1, -1):
+            base = page * PAGE
+            runs = self._runs_on(page)[: end - base]
+            long_enough = np.flatnonzero(runs >= length)
+            if len(long_enough):
+                return base + int(long_enough[-1]) + 1
+            # The run that the page begins with may go on below it; only its top end needs a look.
+            lead = int((runs == np.arange(1, len(runs) + 1)).sum())
+            start = base + lead - length
+            if lead and start >= 0 and self.last_missing(start, base) < 0:
+                return base + lead
+        return -1
+
+    def _runs_on(self, page: int) -> np.ndarray:
+        """For every entry of ``page``, how many cached entries end with it, from the page's start on."""
+        runs = self._runs.get(page)
+        if runs is None:
+            self.missing_on(page)
+            at = np.arange(self._ids[page].shape[1])
+            absent = (self._ids[page] == 0).any(axis=0)
+            runs = self._runs[page] = at - np.maximum.accumulate(np.where(absent, at, -1))
+        return runs
 
     def blocks(self, start: int, end: int) -> IntArray:
         """The blocks of entries ``[start, end)``, one row per group; they must be cached."""

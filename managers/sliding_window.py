@@ -2,8 +2,41 @@
 
 from __future__ import annotations
 
+from kvhybrid.managers.arrays import IntArray
+from kvhybrid.managers.residency import Residency
+from kvhybrid.managers.search import LiveSetSearch
 from kvhybrid.managers.suffix import SuffixManager
+from kvhybrid.specs import SlidingWindowSpec
+
+
+class WindowSearch(LiveSetSearch):
+    """A hit beyond the first window needs a run of cached blocks of one fixed length, which is looked for from the
+    right, a page at a time; within the first window, one that reaches back to the start."""
+
+    spec: SlidingWindowSpec
+
+    def at_most(self, limit: int) -> int:
+        size, margin, residency = self.block_size, self.margin, self.residency
+        p = min(limit, residency.num_entries * size - margin)
+        while True:
+            p -= p % self.alignment
+            if p <= 0:
+                return 0
+            first, end = self.spec.first(p), -(-(p + margin) // size)
+            missing = residency.last_missing(first // size, end) if first < p + margin else -1
+            if missing < 0:
+                return p
+            p = missing * size - margin
+            if first:
+                reachable = residency.last_run(missing, end - first // size) * size - margin
+                p = max(reachable, min(p, self.spec.window - 1))
 
 
 class SlidingWindowManager(SuffixManager):
     """Groups that read a window of tokens."""
+
+    spec: SlidingWindowSpec
+
+    def _search(self, path: IntArray, alignment: int, margin: int) -> LiveSetSearch:
+        residency = Residency(self.pool, self.groups, path, self.units_per_block)
+        return WindowSearch(self.spec, residency, self.block_size, alignment, margin)

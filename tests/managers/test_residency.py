@@ -74,6 +74,9 @@ def test_every_question_is_answered_as_by_looking_at_all_entries(stride: int, da
         assert found.last_missing(start, end) == (missing[-1] if missing else -1)
         present = [j for j in range(end) if cached[j] and (j + 1) % step == 0]
         assert found.last_present(end, step) == (present[-1] if present else -1)
+        length = data.draw(st.sampled_from([1, 2, 5, PAGE - 1, PAGE, PAGE + 3]))
+        runs = [e for e in range(length, end + 1) if all(cached[e - length : e])]
+        assert found.last_run(end, length) == (runs[-1] if runs else -1)
         if not missing:
             expected = [list(range(1000 * (g + 1) + start, 1000 * (g + 1) + end)) for g in range(num_groups)]
             assert found.blocks(start, end).tolist() == expected

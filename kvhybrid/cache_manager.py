@@ -68,7 +68,6 @@ class KVCacheManager:
             raise CacheConfigError(f"watermark = {watermark} must lie in [0, 1)")
         if max_model_len < 1:
             raise CacheConfigError(f"max_model_len = {max_model_len} must be at least 1")
-        config.check(enable_caching, retention_interval)
         self.config = config
         self.max_model_len = max_model_len
         self.enable_caching = enable_caching

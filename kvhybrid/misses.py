@@ -77,7 +77,7 @@ class MissLedger(PoolObserver):
         lengths = np.arange(unaligned + unit, end + 1, unit)
         seen = self._computed[path[lengths // manager.rules.hash_unit - 1]]
         lacked = path[manager.lacking(path, loose, unaligned, end)]
-        lost = seen & self._lost[np.array(manager.groups)[:, None], lacked].any(axis=0)
+        lost = seen & self._lost[manager.group_ids[:, None], lacked].any(axis=0)
         evicted = int(lost.sum()) * unit
         not_retained = int(seen.sum()) * unit - evicted
         return MissCauses(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -63,6 +63,8 @@ class SingleTypeKVCacheManager:
     special storage and never a change of meaning: this class is its oracle in the tests.
     """
 
+    search_class: ClassVar[type[LiveSetSearch]] = LiveSetSearch
+
     def __init__(self, spec: KVCacheSpec, pool: BlockPool, rules: GroupRules) -> None:
         self.spec = spec
         self.pool = pool
@@ -95,7 +97,7 @@ class SingleTypeKVCacheManager:
 
     def _search(self, path: IntArray, alignment: int, margin: int) -> LiveSetSearch:
         residency = Residency(self.pool, self.groups, path, self.units_per_block)
-        return LiveSetSearch(self.spec, residency, self.block_size, alignment, margin)
+        return self.search_class(self.spec, residency, self.block_size, alignment, margin)
 
     @property
     def granularity(self) -> int:

@@ -46,7 +46,7 @@ class PrefixSearch(LiveSetSearch):
         last = min(first + self.manager.units_per_block - 1, limit // unit, len(self.path))
         if last <= first:
             return full * size
-        found = self.manager.pool.index[np.array(self.manager.groups)[:, None], self.path[first:last]]
+        found = self.manager.pool.index[self.manager.group_ids[:, None], self.path[first:last]]
         inside = np.flatnonzero((found > 0).all(axis=0))
         if not len(inside):
             return full * size

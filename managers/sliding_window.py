@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from kvhybrid.managers.arrays import IntArray
-from kvhybrid.managers.residency import Residency
 from kvhybrid.managers.search import LiveSetSearch
 from kvhybrid.managers.suffix import SuffixManager
 from kvhybrid.specs import SlidingWindowSpec
@@ -36,7 +34,4 @@ class SlidingWindowManager(SuffixManager):
     """Groups that read a window of tokens."""
 
     spec: SlidingWindowSpec
-
-    def _search(self, path: IntArray, alignment: int, margin: int) -> LiveSetSearch:
-        residency = Residency(self.pool, self.groups, path, self.units_per_block)
-        return WindowSearch(self.spec, residency, self.block_size, alignment, margin)
+    search_class = WindowSearch

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.base import SingleTypeKVCacheManager
-from kvhybrid.managers.residency import Residency
 from kvhybrid.managers.search import LiveSetSearch
 from kvhybrid.managers.table import BlockTable
 from kvhybrid.specs import SuffixSpec
@@ -39,10 +40,7 @@ class SuffixManager(SingleTypeKVCacheManager):
     """Groups of a `SuffixSpec`."""
 
     spec: SuffixSpec
-
-    def _search(self, path: IntArray, alignment: int, margin: int) -> LiveSetSearch:
-        residency = Residency(self.pool, self.groups, path, self.units_per_block)
-        return SuffixSearch(self.spec, residency, self.block_size, alignment, margin)
+    search_class: ClassVar[type[LiveSetSearch]] = SuffixSearch
 
     def dead(self, table: BlockTable, num_tokens: int) -> list[tuple[int, int]]:
         end = min(self.spec.first(num_tokens) // self.block_size, table.length)
@@ -55,7 +53,7 @@ class SuffixManager(SingleTypeKVCacheManager):
         if not len(at):
             return at
         units = self._key_units((at + 1) * per_step - 1, len(path))
-        absent = (self.pool.index[np.array(self.groups)[:, None], path[units]] == 0).any(axis=0)
+        absent = (self.pool.index[self.group_ids[:, None], path[units]] == 0).any(axis=0)
         last = np.maximum.accumulate(np.where(absent, np.arange(len(at)), -1))
         found = units[np.maximum(last, 0)]
         for i in np.flatnonzero(last < 0).tolist():

@@ -1,8 +1,6 @@
-"""The figures of a cache at one moment, gathered from its pools, tables and counters."""
+"""The figures of a cache at one moment, gathered from its pools and counters."""
 
 from __future__ import annotations
-
-import numpy as np
 
 from kvhybrid.coordinators import KVCacheCoordinator
 from kvhybrid.counters import CacheCounters
@@ -11,20 +9,19 @@ from kvhybrid.stats import CacheStats, GroupStats
 
 def take_stats(coordinator: KVCacheCoordinator, counters: CacheCounters) -> CacheStats:
     """The figures of now, per group and for the shared pool."""
-    counts = [pool.count_by_group() for pool in coordinator.pools]
     groups: list[GroupStats] = []
-    for g, (c, i) in enumerate(coordinator.place):
-        cached, reusable = counts[coordinator.pool_of[c]]
+    for g, group in enumerate(coordinator.config.groups):
+        live, cached, reusable, evictions = coordinator.pool_of_group(g).counts[:, g].tolist()
         groups.append(
             GroupStats(
-                name=coordinator.config.groups[g].name,
+                name=group.name,
                 tokens_asked=counters.asked,
                 tokens_hit=counters.hit,
                 tokens_own_hit=counters.own[g],
-                blocks_live=_live_blocks(coordinator, c, i),
-                blocks_cached=int(cached[g]),
-                blocks_reusable=int(reusable[g]),
-                evictions=int(coordinator.pool_of_group(g).evictions[g]),
+                blocks_live=live,
+                blocks_cached=cached,
+                blocks_reusable=reusable,
+                evictions=evictions,
                 misses=counters.misses[g] if coordinator.ledger else None,
             )
         )
@@ -37,9 +34,3 @@ def take_stats(coordinator: KVCacheCoordinator, counters: CacheCounters) -> Cach
         refusals=sum(counters.refusals.values()),
         refusals_by_reason=dict(counters.refusals),
     )
-
-
-def _live_blocks(coordinator: KVCacheCoordinator, c: int, i: int) -> int:
-    """The distinct blocks that are held in one group."""
-    rows = [held.tables[c].row(i) for held in coordinator.holders()]
-    return int((np.unique(np.concatenate(rows)) > 0).sum()) if rows else 0

@@ -123,12 +123,15 @@ class SingleTypeKVCacheManager:
 
     def is_stale(self, hit: IntArray, path: IntArray) -> bool:
         """Whether a block of ``hit`` has been reused since the look-up: it stands for no prefix on ``path``."""
-        entries = np.flatnonzero(hit[0]) if hit.shape[1] else EMPTY
-        expected = path[np.minimum((entries + 1) * self.units_per_block, len(path)) - 1]
-        blocks = hit[:, entries]
-        other = blocks[self.pool.number_of[blocks] != expected]
-        if not len(other):
+        if not hit.shape[1]:
             return False
+        ends = np.arange(1, hit.shape[1] + 1) * self.units_per_block
+        expected = path[np.minimum(ends, len(path)) - 1]
+        if self.pool.arrays.stand_for(hit, expected):
+            return False
+        entries = np.flatnonzero(hit[0])
+        expected, blocks = expected[entries], hit[:, entries]
+        other = blocks[self.pool.number_of[blocks] != expected]
         known = set(path.tolist())
         return any(known.isdisjoint(self.pool.keys_of(block)) for block in other.tolist())
 
@@ -193,7 +196,7 @@ class SingleTypeKVCacheManager:
         table.resize(hit.shape[1])
         table.ids[:, : hit.shape[1]] = hit
         table.keyed = hit_tokens // self.block_size
-        self.pool.hold(hit[hit > 0])
+        self.pool.hold(hit)
 
     def extend(
         self, table: BlockTable, rows: slice, growth: Growth, loaded: IntArray, fresh: IntArray, hit_tokens: int
@@ -276,16 +279,12 @@ class SingleTypeKVCacheManager:
     def drop(self, table: BlockTable, rows: slice, spans: Sequence[tuple[int, int]]) -> None:
         """Give the blocks of ``spans`` back, the tail first, and leave null entries."""
         for start, end in spans:
-            self._give_back(table.ids[rows, start:end])
+            self.pool.release(table.ids[rows, start:end][:, ::-1])
             table.ids[rows, start:end] = 0
 
     def release(self, table: BlockTable, rows: slice) -> None:
         """Give back what the groups in ``rows`` hold, the tail first, so that it is reused before the head."""
-        self._give_back(table.ids[rows, table.dropped : table.length])
-
-    def _give_back(self, ids: IntArray) -> None:
-        held = ids[0] > 0
-        self.pool.release(ids[:, ::-1] if held.all() else ids[:, held][:, ::-1])
+        self.pool.release(table.ids[rows, table.dropped : table.length][:, ::-1])
 
     # ---- keys
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from kvhybrid.managers.arrays import IntArray
+from kvhybrid.managers.kernel import BlockArrays
+from kvhybrid.managers.kernel.plain import CACHED, COUNTS, EVICTIONS, LIVE, REUSABLE
 from kvhybrid.managers.observer import PoolObserver
 
 
@@ -14,23 +16,48 @@ class BlockPoolError(RuntimeError):
 
 class BlockKeys:
     """A key is a pair of group and prefix number. ``index[group, number]`` is the first block keyed under it, 0
-    where there is none; later ones wait in line and serve when the first goes.
+    where there is none; later ones stand in line behind it and serve when the first goes.
 
-    Nearly every block has one key that nobody else has; the others are marked ``_shared`` and take the slower
-    path, block by block.
+    Nearly every block has one key. The others, and all that stand in line with them, are marked ``_tangled``: the
+    kernel leaves them alone, and they take the slower path here, block by block.
     """
 
     def __init__(self, num_blocks: int, num_groups: int) -> None:
         self.num_blocks = num_blocks
+        self.refs = np.zeros(num_blocks, np.int32)
+        """How often each block is held."""
         self.number_of = np.zeros(num_blocks, np.int32)
         """The prefix number of the longest key of each block, 0 where it has none."""
         self.group_of = np.zeros(num_blocks, np.int32)
-        """The group of the block's keys, where it has any."""
+        """The group of each block that has a key or is held, -1 where it is held and not assigned yet."""
         self.index = np.zeros((num_groups, 1), np.int32)
+        self.counts = np.zeros((COUNTS, num_groups), np.int64)
+        """Per group: blocks that are held, that have a key, that have one and are free; keys lost to reuse."""
         self.observers: tuple[PoolObserver, ...] = ()
-        self._shared = np.zeros(num_blocks, bool)
+        self._ahead = np.zeros(num_blocks, np.int32)
+        self._behind = np.zeros(num_blocks, np.int32)
+        """The neighbours of each block that is not tangled in the line of its key, 0 where it stands alone; the
+        first one's ``_ahead`` is the last."""
+        self._tangled = np.zeros(num_blocks, bool)
         self._later: list[dict[int, list[int]]] = [{} for _ in range(num_groups)]
+        """Per group and number, the tangled blocks that stand behind the first."""
         self._more_numbers: dict[int, list[int]] = {}
+        """The other numbers of each block that has several."""
+        self.arrays = BlockArrays(
+            self.refs,
+            self.number_of,
+            self.group_of,
+            self._tangled,
+            self._ahead,
+            self._behind,
+            self.counts,
+            self.index,
+        )
+
+    @property
+    def evictions(self) -> np.ndarray:
+        """Per group, the blocks that lost their keys to a new owner."""
+        return np.asarray(self.counts[EVICTIONS])
 
     def grow_index(self, numbers: int) -> None:
         """Make room for prefix numbers below ``numbers``."""
@@ -39,60 +66,73 @@ class BlockKeys:
             grown = np.zeros((self.index.shape[0], max(numbers, 2 * have)), np.int32)
             grown[:, :have] = self.index
             self.index = grown
+            self.arrays.use_index(grown)
 
     def register(self, group: int, ids: IntArray, numbers: IntArray) -> None:
         """Key each of ``ids`` under the number beside it. Keys that a block has already stay."""
         self.register_rows(np.array([group], np.int32), ids[None], numbers)
 
     def register_rows(self, groups: IntArray, ids: IntArray, numbers: IntArray) -> None:
-        """`register` for several groups: row ``i`` of ``ids`` belongs to ``groups[i]``."""
-        if self.number_of[ids].any():
+        """`register` for several groups: row ``i`` of ``ids`` is of ``groups[i]``. Null entries are skipped."""
+        stored = np.zeros(ids.shape, np.int32) if self.observers else None
+        if not self.arrays.register_rows(groups, ids, numbers, stored):
             for group, row in zip(groups.tolist(), ids.tolist(), strict=True):
                 for block, number in zip(row, numbers.tolist(), strict=True):
-                    self._register_one(group, block, number)
-            return
-        first = self.index[groups[:, None], numbers]
-        self.number_of[ids] = numbers
-        self.group_of[ids] = groups[:, None]
-        if not first.any():
-            self.index[groups[:, None], numbers] = ids
-            for observer in self.observers:
-                for group in groups.tolist():
-                    observer.stored(group, numbers)
-            return
-        for i, group in enumerate(groups.tolist()):
-            self._queue_behind(group, ids[i], numbers, first[i])
-
-    def _queue_behind(self, group: int, ids: IntArray, numbers: IntArray, first: IntArray) -> None:
-        """Key ``ids``, of which some come behind the block in ``first``."""
-        taken = first > 0
-        new = numbers[~taken]
-        self.index[group, new] = ids[~taken]
-        self._shared[first[taken]] = True
-        self._shared[ids[taken]] = True
-        later = self._later[group]
-        for block, number in zip(ids[taken].tolist(), numbers[taken].tolist(), strict=True):
-            later.setdefault(number, []).append(block)
-        if len(new):
-            for observer in self.observers:
-                observer.stored(group, new)
+                    if block:
+                        self._register_one(group, block, number)
+        elif stored is not None:
+            for group, row in zip(groups.tolist(), stored, strict=True):
+                new = row[row > 0]
+                for observer in self.observers if len(new) else ():
+                    observer.stored(group, new)
 
     def _register_one(self, group: int, block: int, number: int) -> None:
-        if self.has_key(group, block, number):
+        numbers = self.keys_of(block)
+        if number in numbers:
             return
+        self._untie(group, number)
+        if numbers:
+            self._untie(group, numbers[0])
+            self._more_numbers.setdefault(block, []).append(numbers[0])
+            self._tangled[block] = True
+        else:
+            self._count_key(group, block, 1)
         first = int(self.index[group, number])
-        if not first:
+        if first:
+            self._later[group].setdefault(number, []).append(block)
+            self._tangled[first] = self._tangled[block] = True
+        else:
             self.index[group, number] = block
             for observer in self.observers:
                 observer.stored(group, np.array([number], np.int32))
-        else:
-            self._later[group].setdefault(number, []).append(block)
-            self._shared[first] = self._shared[block] = True
-        if self.number_of[block]:
-            self._more_numbers.setdefault(block, []).append(int(self.number_of[block]))
-            self._shared[block] = True
         self.number_of[block] = number
+
+    def _count_key(self, group: int, block: int, by: int) -> None:
+        """``block`` gets (``by`` is 1) or loses (-1) its only key, in ``group``."""
+        held = bool(self.refs[block])
+        if held and self.group_of[block] != group:
+            self.counts[LIVE, group] += 1
+            if self.group_of[block] >= 0:
+                self.counts[LIVE, self.group_of[block]] -= 1
         self.group_of[block] = group
+        self.counts[CACHED, group] += by
+        if not held:
+            self.counts[REUSABLE, group] += by
+
+    def _untie(self, group: int, number: int) -> None:
+        """Take the line of a key, if there is one, out of the kernel's hands."""
+        line = self._chain(int(self.index[group, number]))
+        if len(line) > 1:
+            self._ahead[line] = self._behind[line] = 0
+            self._tangled[line] = True
+            self._later[group][number] = line[1:]
+
+    def _chain(self, block: int) -> list[int]:
+        found: list[int] = []
+        while block:
+            found.append(block)
+            block = int(self._behind[block])
+        return found
 
     def register_shorter(self, group: int, block: int, number: int) -> None:
         """Key ``block`` also under a prefix shorter than the one that it has, which stays its longest."""
@@ -103,8 +143,12 @@ class BlockKeys:
             self._more_numbers[block].append(number)
             self.number_of[block] = longest
 
+    def line(self, group: int, number: int) -> list[int]:
+        """The blocks keyed under ``number``, the one that serves first."""
+        return self._chain(int(self.index[group, number])) + self._later[group].get(number, [])
+
     def has_key(self, group: int, block: int, number: int) -> bool:
-        return int(self.index[group, number]) == block or block in self._later[group].get(number, ())
+        return block in self.line(group, number)
 
     def keys_of(self, block: int) -> list[int]:
         """The prefix numbers of ``block``, the longest first."""
@@ -116,35 +160,45 @@ class BlockKeys:
         if self.number_of[target]:
             raise BlockPoolError(f"block {target} has keys already; it cannot take those of block {source}")
         group = int(self.group_of[source])
-        for number in self.keys_of(source):
+        numbers = self.keys_of(source)
+        for number in numbers:
+            self._untie(group, number)
             if int(self.index[group, number]) == source:
                 self.index[group, number] = target
             else:
                 later = self._later[group][number]
                 later[later.index(source)] = target
+        if numbers:
+            self._count_key(group, source, -1)
+            self._count_key(group, target, 1)
         self.number_of[target], self.number_of[source] = self.number_of[source], 0
-        self._shared[target], self._shared[source] = self._shared[source], False
-        self.group_of[target] = group
+        self._tangled[target], self._tangled[source] = self._tangled[source], False
         if source in self._more_numbers:
             self._more_numbers[target] = self._more_numbers.pop(source)
 
-    def drop_keys(self, ids: IntArray) -> None:
+    def drop_keys(self, ids: IntArray, for_reuse: bool = False) -> None:
         """Withdraw every key of each of ``ids``; the next block keyed under one serves from now on."""
-        shared = self._shared[ids]
-        if shared.any():
-            for block in ids[shared].tolist():
-                for number in self.keys_of(block):
-                    self._withdraw(int(self.group_of[block]), block, number)
-                self._more_numbers.pop(block, None)
-            self._shared[ids] = False
-            self.number_of[ids[shared]] = 0
-            ids = ids[~shared]
-        ids = ids[self.number_of[ids] > 0]
-        groups, numbers = self.group_of[ids], self.number_of[ids]
-        self.index[groups, numbers] = 0
-        self.number_of[ids] = 0
-        for observer in self.observers:
-            observer.removed(groups, numbers)
+        gone = np.zeros((2, len(ids)), np.int32) if self.observers else None
+        count = self.arrays.forget(ids, gone, for_reuse)
+        if count < 0:
+            tangled = self._tangled[ids]
+            self._drop_tangled(ids[tangled].tolist(), for_reuse)
+            count = self.arrays.forget(ids[~tangled], gone, for_reuse)
+        if gone is not None and count:
+            for observer in self.observers:
+                observer.removed(gone[0, :count], gone[1, :count])
+
+    def _drop_tangled(self, blocks: list[int], for_reuse: bool) -> None:
+        for block in blocks:
+            group, numbers = int(self.group_of[block]), self.keys_of(block)
+            for number in numbers:
+                self._withdraw(group, block, number)
+            if numbers:
+                self._count_key(group, block, -1)
+                self.counts[EVICTIONS, group] += for_reuse
+            self._more_numbers.pop(block, None)
+            self.number_of[block] = 0
+            self._tangled[block] = False
 
     def _withdraw(self, group: int, block: int, number: int) -> None:
         later = self._later[group].get(number, [])
@@ -161,9 +215,9 @@ class BlockKeys:
 
     def _drop_all_keys(self) -> None:
         groups, numbers = self.index.nonzero()
-        self.index[:] = 0
-        self.number_of[:] = 0
-        self._shared[:] = False
+        for array in (self.index, self.number_of, self._tangled, self._ahead, self._behind):
+            array[:] = 0
+        self.counts[CACHED] = self.counts[REUSABLE] = 0
         self._more_numbers.clear()
         for later in self._later:
             later.clear()

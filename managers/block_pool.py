@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NoReturn
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from kvhybrid.managers.arrays import EMPTY, IntArray
 from kvhybrid.managers.block_keys import BlockKeys, BlockPoolError
 from kvhybrid.managers.eviction import ReuseOrder
 from kvhybrid.managers.eviction.lru import LRU
+from kvhybrid.managers.kernel.plain import CACHED, LIVE, REUSABLE
 
 
 class BlockPool(BlockKeys):
@@ -25,16 +27,11 @@ class BlockPool(BlockKeys):
             raise ValueError(f"num_blocks must be at least 1 (the null block), found {num_blocks}")
         super().__init__(num_blocks, num_groups)
         self.num_free = num_blocks - 1
-        self.refs = np.zeros(num_blocks, np.int32)
-        self.evictions = np.zeros(num_groups, np.int64)
-        """Per group, the blocks that lost their keys to a new owner."""
-
         self._stack = np.zeros(num_blocks, np.int32)
         self._stacked = 0
         self._next_unused = 1
         self._order_class = order
         self._order = order(num_blocks)
-        self._scratch = np.zeros(num_blocks, np.int32)
 
     @property
     def usage(self) -> float:
@@ -62,98 +59,74 @@ class BlockPool(BlockKeys):
             self._evict_for_reuse(reused)
             parts.append(reused)
         ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        self.refs[ids] = 1
+        self.arrays.hand_out(ids)
         self.num_free -= count
         for observer in self.observers:
             observer.taken(ids)
         return ids
 
     def _evict_for_reuse(self, ids: IntArray) -> None:
-        lost = ids[self.number_of[ids] > 0]
-        groups = self.group_of[lost]
-        self.evictions += np.bincount(groups, minlength=len(self.evictions))
-        for observer in self.observers:
-            observer.evicted(lost, groups)
-        self.drop_keys(lost)
+        if self.observers:
+            lost = ids[self.number_of[ids] > 0]
+            groups = self.group_of[lost]
+            for observer in self.observers:
+                observer.evicted(lost, groups)
+        self.drop_keys(ids, for_reuse=True)
+
+    def assign(self, groups: IntArray, ids: IntArray) -> None:
+        """Row ``i`` of ``ids``, just taken, is for ``groups[i]``."""
+        self.arrays.assign(groups, ids)
 
     def hold(self, ids: IntArray) -> None:
-        """One more reference to each of ``ids``, which are held or cached; a free one leaves the queue."""
-        refs = self.refs[ids]
-        free = ids[refs == 0]
-        if len(free):
-            if not self.number_of[free].all():
-                stale = free[self.number_of[free] == 0].tolist()
-                raise BlockPoolError(
-                    f"blocks {stale} are free and have no key: the hit that names them is out of date"
-                )
+        """One more reference to each of ``ids``, which are held or cached; a free one leaves the queue.
+
+        Null entries are skipped.
+        """
+        freed = np.empty(ids.size, np.int32)
+        count = self.arrays.hold(ids, freed)
+        if count < 0:
+            stale = ids[(ids > 0) & (self.refs[ids] == 0) & (self.number_of[ids] == 0)].tolist()
+            raise BlockPoolError(
+                f"blocks {stale} are free and have no key: the hit that names them is out of date"
+            )
+        if count:
+            free = freed[:count]
             self._order.remove(free)
-            self.num_free -= len(free)
+            self.num_free -= count
             for observer in self.observers:
                 observer.held(free)
-        self.refs[ids] = refs + 1
 
     def count_free(self, ids: IntArray) -> int:
         """How many of ``ids`` are free: holding them takes as many from the queue."""
-        return int((self.refs[ids] == 0).sum())
+        return self.arrays.count_free(ids)
 
     def release(self, ids: IntArray) -> None:
         """One reference less to each of ``ids``, given in the order in which they are to be reused.
 
         Blocks that nobody holds any more go to the front of the free queue without a key, to the back with one.
-        ``ids`` may have a row per group: the rows are then given back one after another.
+        ``ids`` may have a row per group: the rows are then given back one after another. Null entries are skipped.
         """
-        every = ids.ravel()
-        if not len(every):
-            return
-        refs = self.refs.take(every, mode="clip")
-        if refs.min() < 1 or every.min() < 1 or every.max() >= self.num_blocks or self._has_repeats(every):
-            self._refuse_release(every)
-        self.refs[every] = refs - 1
-        freed = refs == 1
-        keyed = self.number_of[every] > 0
-        bare = freed & ~keyed
-        if bare.any():
-            for row, chosen in zip(np.atleast_2d(ids), bare.reshape(-1, ids.shape[-1]), strict=True):
-                self._push(row[chosen])
-        cached = every[freed & keyed]
-        if len(cached):
+        cached = np.empty(ids.size, np.int32)
+        before = self._stacked
+        height, num_cached = self.arrays.release(ids, self._stack, before, cached)
+        if height < 0:
+            self._refuse_release(ids.ravel())
+        self._stacked = height
+        if num_cached:
+            cached = cached[:num_cached]
             self._order.append(cached)
-        self.num_free += int(freed.sum())
+        self.num_free += height - before + num_cached
         for observer in self.observers:
-            observer.freed(every[freed])
+            observer.freed(np.concatenate((self._stack[before:height][::-1], cached[:num_cached])))
 
-    def release_pairs(self, ids: IntArray) -> None:
-        """`release` for ids of which some may occur more than once, each with a reference of its own."""
-        blocks, last, counts = np.unique(ids[::-1], return_index=True, return_counts=True)
-        if (self.refs[blocks] < counts).any():
-            self._refuse_release(blocks[self.refs[blocks] < counts])
-        last = len(ids) - 1 - last
-        again = np.ones(len(ids), bool)
-        again[last] = False
-        np.subtract.at(self.refs, ids[again], 1)
-        self.release(ids[~again])
-
-    def _push(self, ids: IntArray) -> None:
-        self._stack[self._stacked : self._stacked + len(ids)] = ids[::-1]
-        self._stacked += len(ids)
-
-    def _refuse_release(self, ids: IntArray) -> None:
+    def _refuse_release(self, ids: IntArray) -> NoReturn:
         outside = ids[(ids < 0) | (ids >= self.num_blocks)].tolist()
         if outside:
             raise BlockPoolError(f"blocks {outside} are not of this pool of {self.num_blocks}")
-        if (ids == 0).any():
-            raise BlockPoolError("block 0 is the null block; it is never freed")
-        free = ids[self.refs[ids] < 1].tolist()
+        free = ids[(self.refs[ids] < 1) & (ids > 0)].tolist()
         if free:
             raise BlockPoolError(f"blocks {free} are free already")
         raise BlockPoolError(f"blocks {ids.tolist()}: one is given back more often than it is held")
-
-    def _has_repeats(self, ids: IntArray) -> bool:
-        if len(ids) < 2:
-            return False
-        at = np.arange(len(ids), dtype=np.int32)
-        self._scratch[ids] = at
-        return bool((self._scratch[ids] != at).any())
 
     # ---- keys
 
@@ -175,8 +148,15 @@ class BlockPool(BlockKeys):
         return True
 
     def _push_all(self, queue: IntArray) -> None:
-        self._stacked, self._next_unused = 0, self.num_blocks
-        self._push(queue)
+        self._stack[: len(queue)] = queue[::-1]
+        self._stacked, self._next_unused = len(queue), self.num_blocks
+
+    def recount(self) -> None:
+        """Bring the counts of held and of free cached blocks up to ``refs``, which somebody has written to."""
+        groups = self.group_of
+        held, keyed = (self.refs > 0) & (groups >= 0), self.number_of > 0
+        for what, chosen in ((LIVE, held), (CACHED, keyed), (REUSABLE, keyed & (self.refs == 0))):
+            self.counts[what] = np.bincount(groups[chosen], minlength=self.counts.shape[1])
 
     # ---- looking
 
@@ -184,10 +164,3 @@ class BlockPool(BlockKeys):
         """All free blocks, the one reused next first."""
         stack: list[int] = self._stack[: self._stacked][::-1].tolist()
         return [*stack, *range(self._next_unused, self.num_blocks), *self._order]
-
-    def count_by_group(self) -> tuple[np.ndarray, np.ndarray]:
-        """Per group, its blocks with a key, and those of them that are free."""
-        keyed = np.flatnonzero(self.number_of)
-        groups, num_groups = self.group_of[keyed], len(self.index)
-        free = groups[self.refs[keyed] == 0]
-        return np.bincount(groups, minlength=num_groups), np.bincount(free, minlength=num_groups)

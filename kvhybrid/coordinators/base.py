@@ -72,6 +72,7 @@ class KVCacheCoordinator:
         """Per pool, the blocks taken by the step in hand."""
         self.batches = self._batches()
         """The groups in index order, as runs of neighbours in one manager: (manager, its rows)."""
+        self.batch_groups = [self.managers[c].group_ids[rows] for c, rows in self.batches]
 
     def _sub_block_hits(self) -> bool:
         return False
@@ -212,7 +213,7 @@ class KVCacheCoordinator:
     def _with_free_hits(self, need: list[int], hits: list[IntArray] | None) -> list[int]:
         if hits:
             for manager, pool, hit in zip(self.managers, self.pool_of, hits, strict=True):
-                need[pool] += manager.pool.count_free(hit[hit > 0])
+                need[pool] += manager.pool.count_free(hit)
         return need
 
     def fits(self, need: list[int], spare: int) -> bool:
@@ -261,6 +262,7 @@ class KVCacheCoordinator:
             for b, groups, count in mine:
                 end = start + groups * count
                 parts[b] = ids[start:end].reshape(groups, count)
+                pool.assign(self.batch_groups[b], parts[b])
                 start = end
         return parts
 
@@ -304,4 +306,4 @@ class KVCacheCoordinator:
                     ends.extend(chain.from_iterable(self.managers[c].pending_copies[i]))
                     self.managers[c].pending_copies[i].clear()
             if ends:
-                pool.release_pairs(np.array(ends, np.int32))
+                pool.release(np.array(ends, np.int32))

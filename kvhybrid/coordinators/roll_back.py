@@ -60,6 +60,7 @@ def recount(coordinator: KVCacheCoordinator) -> None:
         surplus = pool.refs - _entries_and_copies(coordinator, pool)
         short = np.flatnonzero(surplus < 0)
         pool.refs[short] -= surplus[short]
+        pool.recount()
         while (surplus > 0).any():
             pool.release(np.flatnonzero(surplus > 0).astype(np.int32))
             surplus[surplus > 0] -= 1

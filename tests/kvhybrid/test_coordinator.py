@@ -213,7 +213,7 @@ def test_two_draft_groups_are_proved_again_when_one_of_them_cuts() -> None:
 
 
 def probes_of_a_look_up(num_blocks: int, gap: str) -> tuple[int, int]:
-    """Entries probed, and searches asked, by a look-up over seven groups whose cached blocks alternate."""
+    """Entries looked at, and searches asked, by a look-up over seven groups whose cached blocks alternate."""
     windows = [SlidingWindowSpec(block_size=1, window=2 + i) for i in range(6)]
     groups = tuple(KVCacheGroup(f"g{i}", s) for i, s in enumerate([FullAttentionSpec(block_size=1), *windows]))
     manager = KVCacheManager(KVCacheConfig(groups, 7 * num_blocks + 1), max_model_len=num_blocks + 1)
@@ -228,7 +228,6 @@ def probes_of_a_look_up(num_blocks: int, gap: str) -> tuple[int, int]:
         }[gap]
         at = int_array(cached)
         manager.block_pool.register(g, at + 1 + g * num_blocks, numbers[at])
-    searches: list[LiveSetSearch] = []
     asked = [0]
     for single_type in manager.coordinator.managers:
 
@@ -241,13 +240,11 @@ def probes_of_a_look_up(num_blocks: int, gap: str) -> tuple[int, int]:
                 return at_most(limit)
 
             found.at_most = counted  # type: ignore[method-assign]
-            searches.append(found)
             return found
 
         single_type.search = search  # type: ignore[method-assign]
     manager.get_computed_blocks(request)
-    assert len(searches) == len(groups)
-    return sum(found.residency.num_probes for found in searches), asked[0]
+    return manager.block_pool.arrays.probes, asked[0]
 
 
 @pytest.mark.parametrize("gap", ["alternating", "pairs", "steps", "nothing"])
@@ -255,7 +252,7 @@ def test_the_work_of_a_look_up_grows_linearly_with_the_prompt(gap: str) -> None:
     sizes = (2048, 4096, 8192)
     probes, asked = zip(*(probes_of_a_look_up(size, gap) for size in sizes), strict=True)
     for size, count in zip(sizes, probes, strict=True):
-        assert count <= 7 * size, "no entry is probed twice"
+        assert count <= 2 * 7 * size, "a search and the run that it looks for may see an entry each"
     assert probes[2] <= 4 * probes[0] + 7 * 256
     assert asked[2] <= 4 * asked[0] + 100
 

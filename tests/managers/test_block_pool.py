@@ -308,8 +308,7 @@ def test_counts_by_group_tell_cached_from_reusable() -> None:
     for block, group in ((1, 0), (2, 1), (3, 1)):
         key(pool, block, block, group)
     pool.release(ids(3))
-    cached, reusable = pool.count_by_group()
-    assert (cached.tolist(), reusable.tolist()) == ([1, 2], [0, 1])
+    assert pool.counts.tolist() == [[1, 1], [1, 2], [0, 1], [0, 0]], "held, keyed, of them free, evicted"
 
 
 # ---- reset
@@ -348,7 +347,7 @@ def test_a_block_that_ends_two_copies_gives_up_two_references() -> None:
     pool.take(3)
     pool.hold(ids(1))
     key(pool, 2, 2)
-    pool.release_pairs(ids(1, 2, 1, 3))
+    pool.release(ids(1, 2, 1, 3))
     assert pool.refs.tolist() == [0] * 6
     assert pool.free_queue() == [1, 3, 4, 5, 2], "each block goes where its last reference went"
 
@@ -358,8 +357,20 @@ def test_pairs_leave_a_block_held_that_somebody_else_holds() -> None:
     pool.take(1)
     pool.hold(ids(1))
     pool.hold(ids(1))
-    pool.release_pairs(ids(1, 1))
+    pool.release(ids(1, 1))
     assert (int(pool.refs[1]), pool.num_free) == (1, 2)
+
+
+def test_null_entries_are_nobodys_and_passed_over() -> None:
+    pool = pool_of(4)
+    taken = pool.take(2)
+    key(pool, 1, 1)
+    pool.hold(ids(0, 1, 0))
+    assert pool.refs.tolist() == [0, 2, 1, 0]
+    pool.release(ids(0, 1, 1))
+    pool.release(np.array([[0, taken[1]], [0, 0]], np.int32))
+    assert pool.refs.tolist() == [0, 0, 0, 0]
+    assert pool.free_queue() == [2, 3, 1]
 
 
 # ---- misuse
@@ -368,13 +379,12 @@ BAD_CALLS: list[tuple[str, Callable[[BlockPool], object], str]] = [
     ("more than are free", lambda pool: pool.take(4), "4 blocks asked for, 3 of 6 are free"),
     ("a block freed twice", lambda pool: pool.release(ids(4)), r"\[4\] are free already"),
     ("one of several freed twice", lambda pool: pool.release(ids(1, 5, 2)), r"\[5\] are free already"),
-    ("the null block", lambda pool: pool.release(ids(1, 0)), "null block"),
     ("an id above the pool", lambda pool: pool.release(ids(1, 6)), r"\[6\] are not of this pool of 6"),
     ("a negative id", lambda pool: pool.release(ids(-1)), r"\[-1\] are not of this pool"),
     ("an eviction above the pool", lambda pool: pool.evict([1, 6]), r"\[0, 6\)"),
     ("an eviction of a negative id", lambda pool: pool.evict([-1, 1]), r"\[0, 6\)"),
     ("a block twice in one release", lambda pool: pool.release(ids(1, 1)), "1"),
-    ("more references than there are", lambda pool: pool.release_pairs(ids(1, 1)), "1"),
+    ("more references than there are", lambda pool: pool.release(ids(1, 1)), "1"),
 ]
 
 
@@ -515,7 +525,7 @@ class PoolMachine(RuleBasedStateMachine):
     def release_all_references_of_one_block(self) -> None:
         block = max(range(len(self.naive.refs)), key=lambda b: self.naive.refs[b])
         chosen = [block] * self.naive.refs[block]
-        self.pool.release_pairs(int_array(chosen))
+        self.pool.release(int_array(chosen))
         self.naive.release(chosen)
 
     @precondition(lambda self: self.held())
@@ -540,6 +550,11 @@ class PoolMachine(RuleBasedStateMachine):
             self.pool.register(group, int_array(blocks), int_array(numbers))
             for block, number in zip(blocks, numbers, strict=True):
                 self.naive.register((group, number), block)
+
+    @rule()
+    def recount(self) -> None:
+        self.pool.counts[:3] = 7
+        self.pool.recount()
 
     @precondition(lambda self: len(self.held()) > 1)
     @rule(data=st.data())
@@ -571,6 +586,18 @@ class PoolMachine(RuleBasedStateMachine):
         with pytest.raises(BlockPoolError):
             self.pool.take(len(self.naive.queue) + beyond)
 
+    def counted_anew(self) -> list[list[int]]:
+        """Per group, blocks that are held (as far as the pool knows for whom), keyed, and keyed and free."""
+        found = [[0] * self.num_groups for _ in range(3)]
+        for block in range(1, self.pool.num_blocks):
+            group, held = int(self.pool.group_of[block]), bool(self.pool.refs[block])
+            keyed = bool(self.naive.keys_of(block))
+            if group >= 0:
+                found[0][group] += held
+                found[1][group] += keyed
+                found[2][group] += keyed and not held
+        return found
+
     @invariant()
     def both_agree(self) -> None:
         if not hasattr(self, "pool"):
@@ -581,6 +608,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert pool.refs.tolist() == naive.refs
         found = {(g, int(n)): served(pool, int(n), g) for g, n in zip(*pool.index.nonzero(), strict=True)}
         assert found == {key: blocks[0] for key, blocks in naive.owners.items()}
+        assert pool.counts[:3].tolist() == self.counted_anew()
         for block in range(len(naive.refs)):
             assert sorted(pool.keys_of(block)) == sorted(number for _, number in naive.keys_of(block))
             for group, number in naive.keys_of(block):

@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 
 from kvhybrid.managers.arrays import int_array
 from kvhybrid.managers.block_pool import BlockPool
-from kvhybrid.managers.residency import PAGE, Residency
+from kvhybrid.managers.kernel import is_native
+from kvhybrid.managers.residency import Residency
+
+LONG = 256
 
 
 def residency_of(patterns: list[list[bool]], stride: int = 1) -> Residency:
@@ -22,6 +25,10 @@ def residency_of(patterns: list[list[bool]], stride: int = 1) -> Residency:
         at = np.flatnonzero(pattern)
         pool.register(group, int_array(1000 * (group + 1) + at), path[at * stride + stride - 1])
     return Residency(pool, range(len(patterns)), path, stride)
+
+
+def probes_of(found: Residency) -> int:
+    return found._arrays.probes
 
 
 def test_an_entry_counts_as_cached_only_when_every_group_has_it() -> None:
@@ -44,10 +51,31 @@ def test_an_empty_range_lacks_nothing() -> None:
     assert found.last_present(0, 1) == -1
 
 
-def test_entries_are_looked_at_page_by_page_and_only_when_asked_for() -> None:
-    found = residency_of([[True] * (3 * PAGE)])
-    assert found.last_missing(PAGE, 2 * PAGE) == -1
-    assert found.num_probes == PAGE
+only_native = pytest.mark.skipif(not is_native, reason="the numpy form looks at whole ranges")
+
+
+@only_native
+def test_questions_that_move_down_look_at_no_entry_twice() -> None:
+    found = residency_of([[True] * 700])
+    for end in range(700, 64, -1):
+        assert found.last_missing(end - 64, end) == -1
+    assert probes_of(found) == 699
+
+
+@only_native
+def test_a_run_is_looked_for_in_strides_where_nothing_is_cached() -> None:
+    found = residency_of([[False] * 6400])
+    assert found.last_run(6400, 64) == -1
+    assert probes_of(found) == 100
+
+
+@only_native
+def test_the_same_question_costs_nothing_the_second_time() -> None:
+    found = residency_of([[j < 300 for j in range(700)]])
+    assert (found.last_present(700, 1), found.last_run(700, 50)) == (299, 300)
+    before = probes_of(found)
+    assert (found.last_present(500, 1), found.last_run(400, 50)) == (299, 300)
+    assert probes_of(found) == before
 
 
 def test_a_request_shorter_than_a_stride_has_no_entries() -> None:
@@ -59,7 +87,7 @@ def test_a_request_shorter_than_a_stride_has_no_entries() -> None:
 @given(data=st.data())
 def test_every_question_is_answered_as_by_looking_at_all_entries(stride: int, data: st.DataObject) -> None:
     num_groups = data.draw(st.integers(1, 3))
-    entries = data.draw(st.integers(1, 2 * PAGE + 40))
+    entries = data.draw(st.integers(1, 2 * LONG + 40))
     seed = data.draw(st.integers(0, 2**32 - 1))
     share = data.draw(st.sampled_from([0.02, 0.5, 0.98, 0.999]))
     patterns = (np.random.default_rng(seed).random((num_groups, entries)) < share).tolist()
@@ -74,10 +102,9 @@ def test_every_question_is_answered_as_by_looking_at_all_entries(stride: int, da
         assert found.last_missing(start, end) == (missing[-1] if missing else -1)
         present = [j for j in range(end) if cached[j] and (j + 1) % step == 0]
         assert found.last_present(end, step) == (present[-1] if present else -1)
-        length = data.draw(st.sampled_from([1, 2, 5, PAGE - 1, PAGE, PAGE + 3]))
+        length = data.draw(st.sampled_from([1, 2, 5, LONG - 1, LONG, LONG + 3]))
         runs = [e for e in range(length, end + 1) if all(cached[e - length : e])]
         assert found.last_run(end, length) == (runs[-1] if runs else -1)
         if not missing:
             expected = [list(range(1000 * (g + 1) + start, 1000 * (g + 1) + end)) for g in range(num_groups)]
             assert found.blocks(start, end).tolist() == expected
-        assert found.num_probes <= entries, "no entry is looked at twice"

@@ -1,0 +1,1 @@
+from kvhybrid.managers.kernel.plain import BlockArrays as BlockArrays

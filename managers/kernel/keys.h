@@ -1,0 +1,143 @@
+/* What each block is keyed under. Blocks of equal key stand in line, the one that serves first. ahead and behind are 0
+   for a block that stands alone; the first one's ahead is the last of the line. */
+
+#include "arrays.h"
+
+static void join_line(BlockArrays *self, int32_t first, int32_t b)
+{
+    int32_t last = AHEAD(self)[first] ? AHEAD(self)[first] : first;
+    BEHIND(self)[last] = b;
+    AHEAD(self)[b] = last;
+    AHEAD(self)[first] = b;
+}
+
+/* Returns whether b was the last in its line, so that the key is gone. */
+static int leave_line(BlockArrays *self, int32_t group, int32_t number, int32_t b)
+{
+    int32_t first = INDEX(self, group, number), before = AHEAD(self)[b], after = BEHIND(self)[b];
+    AHEAD(self)[b] = BEHIND(self)[b] = 0;
+    if (b == first) {
+        INDEX(self, group, number) = after;
+        if (after)
+            AHEAD(self)[after] = before == after ? 0 : before;
+        return !after;
+    }
+    BEHIND(self)[before] = after;
+    if (after)
+        AHEAD(self)[after] = before;
+    else
+        AHEAD(self)[first] = before == first ? 0 : before;
+    return 0;
+}
+
+static int can_register(BlockArrays *self, Ints *groups, Ints *ids, Ints *numbers)
+{
+    for (Py_ssize_t i = 0; i < ids->rows; i++)
+        for (Py_ssize_t j = 0; j < ids->columns; j++) {
+            int32_t b = AT(ids, i, j), number = number_at(self, numbers, j);
+            if (b && (NUMBER_OF(self)[b] || !number || TANGLED(self)[INDEX(self, AT(groups, 0, i), number)]))
+                return 0;
+        }
+    return 1;
+}
+
+static void belong_to(BlockArrays *self, int32_t b, int32_t group)
+{
+    int32_t old = GROUP_OF(self)[b];
+    if (old == group)
+        return;
+    if (REFS(self)[b]) {
+        COUNT(self, LIVE, group)++;
+        if (old >= 0)
+            COUNT(self, LIVE, old)--;
+    }
+    GROUP_OF(self)[b] = group;
+}
+
+/* Returns whether the key is new. */
+static int give_key(BlockArrays *self, int32_t b, int32_t group, int32_t number)
+{
+    int32_t first = INDEX(self, group, number);
+    belong_to(self, b, group);
+    NUMBER_OF(self)[b] = number;
+    COUNT(self, CACHED, group)++;
+    COUNT(self, REUSABLE, group) += !REFS(self)[b];
+    if (first)
+        join_line(self, first, b);
+    else
+        INDEX(self, group, number) = b;
+    return !first;
+}
+
+static PyObject *register_rows(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+{
+    Arguments a;
+    if (open_arguments(args, count, "rrrw", &a) < 0)
+        return NULL;
+    Ints *groups = &a.ints[0], *ids = &a.ints[1], *numbers = &a.ints[2], *stored = &a.ints[3];
+    int ok = are_groups(self, groups, ids->rows) && are_blocks(self, ids) && covers(numbers, 0, ids->columns) &&
+             has_room(stored, ids->rows, ids->columns);
+    int able = ok && can_register(self, groups, ids, numbers);
+    for (Py_ssize_t i = 0; able && i < ids->rows; i++)
+        for (Py_ssize_t j = 0; j < ids->columns; j++) {
+            int32_t b = AT(ids, i, j), number = number_at(self, numbers, j);
+            int is_new = b && give_key(self, b, AT(groups, 0, i), number);
+            if (stored->data)
+                AT(stored, i, j) = is_new ? number : 0;
+        }
+    close_arguments(&a);
+    return ok ? PyBool_FromLong(able) : NULL;
+}
+
+/* Returns how many keys are gone with the keys of ids, or -1 where one of these is tangled. */
+static Py_ssize_t withdraw(BlockArrays *self, Ints *ids, Ints *gone, int for_reuse)
+{
+    Py_ssize_t found = 0;
+    for (Py_ssize_t j = 0; j < ids->columns; j++)
+        if (TANGLED(self)[AT(ids, 0, j)])
+            return -1;
+    for (Py_ssize_t j = 0; j < ids->columns; j++) {
+        int32_t b = AT(ids, 0, j), number = NUMBER_OF(self)[b], group = GROUP_OF(self)[b];
+        if (!number)
+            continue;
+        if (leave_line(self, group, number, b) && gone->data) {
+            AT(gone, 0, found) = group;
+            AT(gone, 1, found) = number;
+            found++;
+        }
+        NUMBER_OF(self)[b] = 0;
+        COUNT(self, CACHED, group)--;
+        COUNT(self, REUSABLE, group) -= !REFS(self)[b];
+        COUNT(self, EVICTIONS, group) += for_reuse;
+    }
+    return found;
+}
+
+static PyObject *forget(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+{
+    Arguments a;
+    if (open_arguments(args, count, "rwn", &a) < 0)
+        return NULL;
+    Ints *ids = &a.ints[0], *gone = &a.ints[1];
+    int ok = are_blocks(self, ids) && has_room(gone, 2, ids->columns);
+    Py_ssize_t found = ok ? withdraw(self, ids, gone, a.numbers[0] != 0) : 0;
+    close_arguments(&a);
+    return ok ? PyLong_FromSsize_t(found) : NULL;
+}
+
+static PyObject *stand_for(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+{
+    Arguments a;
+    int same = 1;
+    if (open_arguments(args, count, "rr", &a) < 0)
+        return NULL;
+    Ints *ids = &a.ints[0], *numbers = &a.ints[1];
+    int ok = are_blocks(self, ids) && covers(numbers, 0, ids->columns);
+    for (Py_ssize_t i = 0; ok && same && i < ids->rows; i++)
+        for (Py_ssize_t j = 0; same && j < ids->columns; j++) {
+            int32_t b = AT(ids, i, j);
+            same = !b || NUMBER_OF(self)[b] == AT(numbers, 0, j);
+        }
+    close_arguments(&a);
+    return ok ? PyBool_FromLong(same) : NULL;
+}

@@ -1,0 +1,197 @@
+"""The kernel: its native form does what the numpy form does, array for array."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvhybrid.managers.arrays import IntArray, int_array
+from kvhybrid.managers.kernel import BlockArrays, PlainBlockArrays, is_native
+
+pytestmark = pytest.mark.skipif(not is_native, reason="no native kernel was compiled here")
+
+BLOCKS, GROUPS, NUMBERS = 24, 3, 12
+
+
+class Side:
+    """One form of the kernel, with arrays of its own."""
+
+    def __init__(self, form: type[PlainBlockArrays]) -> None:
+        self.refs = np.zeros(BLOCKS, np.int32)
+        self.number_of = np.zeros(BLOCKS, np.int32)
+        self.group_of = np.zeros(BLOCKS, np.int32)
+        self.tangled = np.zeros(BLOCKS, bool)
+        self.ahead = np.zeros(BLOCKS, np.int32)
+        self.behind = np.zeros(BLOCKS, np.int32)
+        self.counts = np.zeros((4, GROUPS), np.int64)
+        self.index = np.zeros((GROUPS, NUMBERS), np.int32)
+        self.stack = np.zeros(BLOCKS, np.int32)
+        self.arrays = form(
+            self.refs,
+            self.number_of,
+            self.group_of,
+            self.tangled,
+            self.ahead,
+            self.behind,
+            self.counts,
+            self.index,
+        )
+
+    def state(self) -> dict[str, list[object]]:
+        names = ("refs", "number_of", "group_of", "ahead", "behind", "counts", "index")
+        return {name: getattr(self, name).tolist() for name in names}
+
+
+blocks = st.integers(0, BLOCKS - 1)
+rows = st.lists(st.lists(blocks, min_size=3, max_size=3), min_size=1, max_size=GROUPS)
+numbers = st.lists(st.integers(-1, NUMBERS), min_size=3, max_size=3)
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> tuple[str, list[object]]:
+    name = draw(st.sampled_from(["hand_out", "hold", "release", "register", "forget", "tangle", "look"]))
+    if name == "register":
+        return name, [draw(rows), draw(numbers)]
+    if name == "hand_out":
+        return name, [draw(st.lists(st.integers(1, BLOCKS - 1), unique=True)), draw(st.integers(0, GROUPS - 1))]
+    if name == "look":
+        return name, [draw(st.integers(1, 4)), draw(st.integers(0, NUMBERS)), draw(st.integers(0, NUMBERS))]
+    if name in ("hold", "release"):
+        return name, [draw(rows)]
+    return name, [draw(st.lists(blocks, unique=True)), draw(st.integers(0, 1))]
+
+
+def play(side: Side, name: str, values: list) -> object:  # type: ignore[type-arg]
+    arrays = side.arrays
+    if name == "hand_out":
+        ids = int_array([b for b in values[0] if not side.refs[b] and not side.number_of[b]])
+        arrays.hand_out(ids)
+        if values[1]:
+            arrays.assign(int_array([values[1]]), ids[None])
+        return ids.tolist()
+    if name == "hold":
+        room = np.zeros(3 * len(values[0]), np.int32)
+        count = arrays.hold(int_array(values[0]), room)
+        return count, room[: max(count, 0)].tolist()
+    if name == "release":
+        room = np.zeros(3 * len(values[0]), np.int32)
+        height, cached = arrays.release(int_array(values[0])[:, ::-1], side.stack, 0, room)
+        return height, side.stack[: max(height, 0)].tolist(), room[:cached].tolist()
+    if name == "register":
+        stored = np.zeros((len(values[0]), 3), np.int32)
+        ids = int_array(values[0])
+        ids = np.where(np.isin(ids, np.unique(ids)[np.unique(ids, return_counts=True)[1] == 1]), ids, 0)
+        distinct = int_array(values[1]) if len(set(values[1])) == 3 else int_array([1, 2, 3])
+        done = arrays.register_rows(int_array(range(GROUPS)), ids.astype(np.int32), distinct, stored)
+        return done, stored.tolist() if done else None
+    if name == "forget":
+        gone = np.zeros((2, BLOCKS), np.int32)
+        count = arrays.forget(int_array(values[0]), gone, values[1])
+        return count, sorted(gone[:, : max(count, 0)].T.tolist())
+    if name == "tangle":
+        alone = [b for b in values[0] if not side.ahead[b] and not side.behind[b]]
+        side.tangled[alone] = bool(values[1])
+        side.tangled[0] = False
+        return None
+    return look(arrays, *values)
+
+
+def look(arrays: PlainBlockArrays, step: int, start: int, end: int) -> list[object]:
+    found: list[object] = []
+    for groups in ([0], [2, 0], [0, 1, 2]):
+        chosen, path = int_array(groups), int_array(range(NUMBERS))
+        out = np.zeros((len(groups), NUMBERS), np.int32)
+        arrays.gather(chosen, path, out)
+        found += [
+            arrays.first_missing(chosen, path, start, end) if start <= end else None,
+            arrays.last_missing(chosen, path, start, end) if start <= end else None,
+            arrays.last_present(chosen, path, step, end),
+            arrays.last_run(chosen, path, step, end),
+            arrays.count_free(int_array(range(BLOCKS))),
+            arrays.stand_for(out, path),
+            out.tolist(),
+        ]
+    return found
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(calls(), max_size=40))
+def test_both_forms_give_the_same_answers_and_leave_the_same_arrays(script: list) -> None:  # type: ignore[type-arg]
+    native, plain = Side(BlockArrays), Side(PlainBlockArrays)
+    for name, values in script:
+        assert play(native, name, values) == play(plain, name, values), (name, values)
+        assert native.state() == plain.state(), (name, values)
+
+
+def test_strided_and_reversed_views_are_read_as_they_are() -> None:
+    side = Side(BlockArrays)
+    wide = int_array(range(1, 21)).reshape(2, 10)
+    side.arrays.hand_out(wide.ravel())
+    side.arrays.register_rows(int_array([0, 1]), wide[:, 1:7:2], int_array(range(1, 12))[::4], None)
+    assert side.index[0, [1, 5, 9]].tolist() == [2, 4, 6]
+    assert side.index[1, [1, 5, 9]].tolist() == [12, 14, 16]
+    room = np.zeros(20, np.int32)
+    height, cached = side.arrays.release(wide[:, ::-1], side.stack, 0, room)
+    assert side.stack[:height][::-1].tolist() == [20, 19, 18, 17, 15, 13, 11, 10, 9, 8, 7, 5, 3, 1]
+    assert room[:cached].tolist() == [6, 4, 2, 16, 14, 12]
+
+
+WRONG: list[tuple[str, tuple[object, ...], type[Exception]]] = [
+    ("hand_out", (int_array([BLOCKS]),), IndexError),
+    ("hand_out", (np.zeros(3, np.int64),), TypeError),
+    ("hand_out", ([1, 2],), TypeError),
+    ("hold", (int_array([-1]), int_array([0])), IndexError),
+    ("hold", (int_array([1, 2]), int_array([0])), IndexError),
+    ("hold", (int_array([1]), None), TypeError),
+    ("assign", (int_array([GROUPS]), int_array([1])), IndexError),
+    ("assign", (int_array([0]), int_array([[1], [2]])), IndexError),
+    ("release", (int_array([1]), int_array([0]), 0, int_array([0])), IndexError),
+    ("release", (int_array([1]), int_array([0] * BLOCKS), -1, int_array([0])), ValueError),
+    ("register_rows", (int_array([0]), int_array([1, 2]), int_array([1]), None), IndexError),
+    ("forget", (int_array([1, BLOCKS]), None, 0), IndexError),
+    ("forget", (int_array([1, 2]), np.zeros((2, 1), np.int32), 0), IndexError),
+    ("first_missing", (int_array([0]), int_array([1, 2]), 0, 3), IndexError),
+    ("last_missing", (int_array([0]), int_array([1, 2]), -1, 2), IndexError),
+    ("last_present", (int_array([0]), int_array([1, 2]), 0, 2), ValueError),
+    ("last_run", (int_array([0]), int_array([1, 2]), 0, 2), ValueError),
+    ("last_run", (int_array([9]), int_array([1, 2]), 1, 2), IndexError),
+    ("gather", (int_array([0]), int_array([1]), np.zeros((1, 2), np.int32)), IndexError),
+    ("use_index", (np.zeros((GROUPS, 0), np.int32),), ValueError),
+    ("use_index", (np.zeros(4, np.int32),), ValueError),
+    ("count_free", (), TypeError),
+]
+
+
+@pytest.mark.parametrize(("name", "values", "error"), WRONG)
+def test_a_wrong_argument_is_an_error_and_never_a_wild_pointer(
+    name: str, values: tuple[object, ...], error: type[Exception]
+) -> None:
+    side = Side(BlockArrays)
+    before = side.state()
+    with pytest.raises(error):
+        getattr(side.arrays, name)(*values)
+    assert side.state() == before
+
+
+def test_a_wrong_number_is_never_cached() -> None:
+    side = Side(BlockArrays)
+    path: IntArray = int_array([NUMBERS, -5, 2**31 - 1])
+    assert side.arrays.last_present(int_array([0]), path, 1, 3) == -1
+    assert not side.arrays.register_rows(int_array([0]), int_array([1]), path, None)
+
+
+def test_arrays_of_unequal_length_are_refused() -> None:
+    side = Side(BlockArrays)
+    with pytest.raises(ValueError, match="behind"):
+        BlockArrays(
+            side.refs,
+            side.number_of,
+            side.group_of,
+            side.tangled,
+            side.ahead,
+            side.behind[:-1].copy(),
+            side.counts,
+            side.index,
+        )

@@ -30,6 +30,8 @@ class PrefixHit(KVCacheBlocks):
     """Per group, the longest prefix that it alone could have given."""
     cut_by: int | None
     """The group that cut the hit below what the others could give, where one did."""
+    by_manager: tuple[IntArray, ...] = ()
+    """The same blocks, the rows of groups that go in lockstep stacked."""
     causes: tuple[MissCauses, ...] | None = None
     """Per group, where the tokens went that were not hit, when misses are tracked."""
 

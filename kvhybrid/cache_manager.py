@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from kvhybrid.blocks import ComputedBlocks, KVCacheBlocks, PrefixHit
@@ -18,13 +18,14 @@ from kvhybrid.hashing import PrefixHasher
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.block_pool import BlockPool
 from kvhybrid.managers.observer import PoolObserver
-from kvhybrid.managers.prefix_index import PrefixPath
-from kvhybrid.managers.table import BlockTable
 from kvhybrid.miss_causes import MissCauses
 from kvhybrid.misses import MissLedger
 from kvhybrid.request import Request, RequestStatus
 from kvhybrid.residency import GroupResidency, ResidencyMeter
 from kvhybrid.stats import CacheStats
+
+NO_HEADROOM = Headroom(0, 0, 0)
+ADMISSIBLE = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
 
 
 class KVCacheManager:
@@ -84,7 +85,7 @@ class KVCacheManager:
         )
         self.block_pool: BlockPool = self.coordinator.pool
         self.hasher = PrefixHasher(config.hash_unit) if enable_caching else None
-        self.empty_hit = self.coordinator.no_hit()
+        self.empty_hit = self.coordinator.nothing
         self.no_blocks = KVCacheBlocks(self.empty_hit.ids)
         self.counters = CacheCounters(len(config.groups))
         self.events: EventLog | None = None
@@ -203,16 +204,16 @@ class KVCacheManager:
             num_new_tokens,
             0 if held else num_new_computed_tokens,
             num_external_computed_tokens,
+            held is None and num_external_computed_tokens > 0,
             num_lookahead_tokens,
             num_encoder_tokens,
             self.max_model_len,
         )
-        waiting = request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
-        headroom = Headroom(
-            watermark=self.watermark_blocks if has_scheduled_reqs and waiting else 0,
-            reserved=reserved_blocks,
-            full_tokens=min(request.num_tokens, self.max_model_len) if full_sequence_must_fit else 0,
-        )
+        headroom = NO_HEADROOM
+        watermark = self.watermark_blocks if has_scheduled_reqs and request.status in ADMISSIBLE else 0
+        if watermark or reserved_blocks or full_sequence_must_fit:
+            full = min(request.num_tokens, self.max_model_len) if full_sequence_must_fit else 0
+            headroom = Headroom(watermark, reserved_blocks, full)
         before = StepMark.of(self.coordinator, held)
         try:
             return self._allocate(request, held, new_computed_blocks, step, headroom, delay_cache_blocks)
@@ -246,13 +247,17 @@ class KVCacheManager:
     ) -> KVCacheBlocks | None:
         """Free what is dead, count, refuse or commit, key."""
         coordinator = self.coordinator
-        tables = held.tables if held else [BlockTable(len(m.groups)) for m in coordinator.managers]
-        if held:
-            coordinator.free_dead(held, max(0, step.total - request.num_in_flight_tokens))
-            step = step._replace(loads=False)
-        hits = None
+        admitted = held is None
+        if held is None:
+            held = coordinator.new_tables(request)
+        else:
+            settled = max(0, step.total - request.num_in_flight_tokens)
+            if settled > held.quiet_until:
+                coordinator.free_dead(held, settled)
+        hits: Sequence[IntArray] | None = None
         if step.hit_tokens and hit is not None:
-            hits = coordinator.hits_by_manager(hit)
+            assert isinstance(hit, PrefixHit)
+            hits = hit.by_manager
             if coordinator.are_stale(hits, request):
                 raise StaleHitError(f"request {request.request_id!r}: the hit is out of date; look it up again")
             if coordinator.are_too_fresh(hits, step.hit_tokens):
@@ -260,29 +265,35 @@ class KVCacheManager:
             if step.loads:
                 hits = coordinator.live_parts(hits, step.total)
 
-        growths = coordinator.growths(tables, hits, step)
+        if not admitted and headroom is NO_HEADROOM and coordinator.has_room(held, step.slots):
+            coordinator.settle(held, step)
+            self._key_step(held, request, step, delay_cache_blocks)
+            return self.no_blocks
+        growths = coordinator.growths(held.tables, hits, step)
         if not coordinator.fits(coordinator.demand(growths, hits), headroom.watermark + headroom.reserved):
             return self._refused("no_blocks")
         if headroom.full_tokens:
-            need = coordinator.demand_to_the_end(tables, hits, step, headroom.full_tokens)
+            need = coordinator.demand_to_the_end(held.tables, hits, step, headroom.full_tokens)
             if not coordinator.fits(need, headroom.watermark):
                 return self._refused("whole_request")
 
-        admitted = held is None
-        if held is None:
-            request.path = request.path or PrefixPath()
-            held = coordinator.tables[request.request_id] = RequestTables(request, tables, request.path)
+        if admitted:
+            coordinator.tables[request.request_id] = held
         added = coordinator.commit(held, hits, growths, step)
-        keyed = 0 if delay_cache_blocks else min(step.main, request.num_tokens)
-        held.quiet_until = -1
-        if keyed:
-            self._key(held, request, keyed)
-            if step.main >= request.num_prompt_tokens:
-                held.quiet_until = coordinator.quiet_until(held, keyed, step.main)
+        self._key_step(held, request, step, delay_cache_blocks)
         if admitted:
             causes = coordinator.ledger is not None
             self.counters.admitted(request.num_tokens, step.hit_tokens, hit, causes)
         return added
+
+    def _key_step(self, held: RequestTables, request: Request, step: Step, delay: bool) -> None:
+        """Key what ``step`` has filled, and find out how long nothing will happen after it."""
+        keyed = 0 if delay else min(step.main, request.num_tokens)
+        held.quiet_until = -1
+        if keyed:
+            self._key(held, request, keyed)
+            if step.main >= request.num_prompt_tokens:
+                held.quiet_until = self.coordinator.quiet_until(held, keyed, step.main)
 
     def _manager_error(self, error: Exception, where: str) -> ManagerError:
         kinds = ", ".join(sorted({f"{type(m).__name__} ({m.spec.kind})" for m in self.coordinator.managers}))

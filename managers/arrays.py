@@ -11,8 +11,16 @@ from numpy.typing import NDArray
 IntArray: TypeAlias = NDArray[np.int32]
 """Block ids or prefix numbers."""
 
+Entries: TypeAlias = range | IntArray
+"""Places in a block table, ascending: a range where they follow each other, since slices are fast."""
+
 EMPTY: IntArray = np.zeros(0, np.int32)
 EMPTY.flags.writeable = False
+
+
+def columns(entries: Entries) -> slice | IntArray:
+    """What picks the columns ``entries`` of an array."""
+    return slice(entries.start, entries.stop) if isinstance(entries, range) else entries
 
 
 def int_array(values: Sequence[int] | IntArray) -> IntArray:

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from kvhybrid.managers.arrays import EMPTY, IntArray
+from kvhybrid.managers.arrays import Entries, IntArray, columns
 from kvhybrid.managers.block_pool import BlockPool
 from kvhybrid.managers.residency import Residency
 from kvhybrid.managers.retention import RetainedRequest, Retention
@@ -39,11 +39,11 @@ class GroupRules:
 class Growth(NamedTuple):
     """The table entries that a step must fill; pure arithmetic, nothing is taken yet."""
 
-    loaded: IntArray
+    loaded: Entries
     """Entries for tokens that come from outside."""
     loaded_length: int
     """Length of the table once those are there."""
-    fresh: IntArray
+    fresh: Entries
     """Entries for the tokens that the step computes, and its look-ahead."""
     length: int
     """Length of the table after the step."""
@@ -54,6 +54,16 @@ class Growth(NamedTuple):
     def blocks(self) -> int:
         """Blocks that each group must take."""
         return len(self.loaded) + len(self.fresh) + self.copies
+
+
+NO_ENTRIES = range(0)
+
+
+def _from(start: int, entries: Entries) -> Entries:
+    """Those of ``entries`` that are at least ``start``."""
+    if isinstance(entries, range):
+        return range(max(start, entries.start), max(start, entries.stop))
+    return entries[entries >= start]
 
 
 class SingleTypeKVCacheManager:
@@ -123,14 +133,16 @@ class SingleTypeKVCacheManager:
 
     def is_stale(self, hit: IntArray, path: IntArray) -> bool:
         """Whether a block of ``hit`` has been reused since the look-up: it stands for no prefix on ``path``."""
-        if not hit.shape[1]:
+        entries, per_block = hit.shape[1], self.units_per_block
+        if not entries:
             return False
-        ends = np.arange(1, hit.shape[1] + 1) * self.units_per_block
-        expected = path[np.minimum(ends, len(path)) - 1]
+        expected = path[per_block - 1 : entries * per_block : per_block]
+        if len(expected) < entries:  # the last entry is partly filled
+            expected = np.append(expected, path[-1])
         if self.pool.arrays.stand_for(hit, expected):
             return False
-        entries = np.flatnonzero(hit[0])
-        expected, blocks = expected[entries], hit[:, entries]
+        blocks = hit[:, hit[0] > 0]
+        expected = expected[hit[0] > 0]
         other = blocks[self.pool.number_of[blocks] != expected]
         known = set(path.tolist())
         return any(known.isdisjoint(self.pool.keys_of(block)) for block in other.tolist())
@@ -146,6 +158,10 @@ class SingleTypeKVCacheManager:
 
     # ---- counting
 
+    def has_room(self, table: BlockTable, slots: int) -> bool:
+        """Whether a step up to ``slots`` tokens needs no block, once the request is admitted."""
+        return slots <= table.length * self.block_size and table.tail_to_copy < 0
+
     def growth(self, table: BlockTable, adopted: int, total: int, main: int, slots: int, loads: bool) -> Growth:
         """What a step needs that ends at ``main`` tokens and wants ``slots``.
 
@@ -154,20 +170,20 @@ class SingleTypeKVCacheManager:
         """
         size = self.block_size
         length = table.length or adopted
-        loaded: IntArray = EMPTY
+        loaded: Entries = NO_ENTRIES
         if loads:
             wanted = self._entries(total)
             if total % size and not self.spec.state:
                 wanted = np.union1d(wanted, [total // size]).astype(np.int32)
-            loaded = wanted[wanted >= length]
+            loaded = _from(length, wanted)
             length = max(length, -(-total // size))
+        fresh: Entries
         if self.spec.state:
-            wanted = self._entries(main)
-            fresh = wanted[wanted >= length]
             end = max(length, -(-main // size))
+            fresh = _from(length, self._entries(main))
         else:
             end = max(length, -(-slots // size))
-            fresh = np.arange(length, end, dtype=np.int32) if end > length else EMPTY
+            fresh = range(length, end)
         return Growth(loaded, length, fresh, end, int(table.tail_to_copy >= 0))
 
     def most_blocks(self, table: BlockTable, adopted: int, total: int, main: int, full: int, cap: int) -> int:
@@ -182,9 +198,11 @@ class SingleTypeKVCacheManager:
             return min(max(entries, 0), 1) + int(-(-full // size) > -(-main // size))
         return max(0, min(entries, cap))
 
-    def _entries(self, p: int) -> IntArray:
-        parts = [np.arange(r.start, r.stop, dtype=np.int32) for r in self.spec.live_blocks(p, self.block_size)]
-        return np.concatenate(parts) if parts else EMPTY
+    def _entries(self, p: int) -> Entries:
+        parts = list(self.spec.live_blocks(p, self.block_size))
+        if len(parts) < 2:
+            return parts[0] if parts else NO_ENTRIES
+        return np.concatenate([np.arange(part.start, part.stop, dtype=np.int32) for part in parts])
 
     def _num_live(self, p: int) -> int:
         return sum(len(entries) for entries in self.spec.live_blocks(p, self.block_size))
@@ -209,12 +227,12 @@ class SingleTypeKVCacheManager:
         table.resize(growth.length)
         ids = table.ids[rows]
         if len(growth.loaded):
-            ids[:, growth.loaded] = loaded
+            ids[:, columns(growth.loaded)] = loaded
         replaced: IntArray | None = None
         if growth.copies:
             replaced = self._make_private(table, rows, fresh[:, 0], hit_tokens)
             fresh = fresh[:, 1:]
-        ids[:, growth.fresh] = fresh
+        ids[:, columns(growth.fresh)] = fresh
         added = ids[:, growth.loaded_length : growth.length]
         return added if replaced is None else np.concatenate((replaced[:, None], added), axis=1)
 
@@ -290,14 +308,20 @@ class SingleTypeKVCacheManager:
 
     def register(self, table: BlockTable, path: IntArray, num_tokens: int, request: RetainedRequest) -> None:
         """Key the blocks that are full at ``num_tokens``, as far as ``path`` goes and retention wants them."""
-        full = min(num_tokens // self.block_size, len(path) // self.units_per_block)
-        start, table.keyed = table.keyed, max(table.keyed, full)
+        per_block = self.units_per_block
+        full, start = min(num_tokens // self.block_size, len(path) // per_block), table.keyed
         if full <= start:
+            return
+        table.keyed = full
+        if self.keeps_all and not self.spec.state:
+            numbers = path[(start + 1) * per_block - 1 : full * per_block : per_block]
+            self._key_columns(table, range(start, full), numbers)
             return
         entries = self._keyable(table, start, full)
         if len(entries) and not self.keeps_all:
             entries = entries[self._worth_keeping(entries, request)]
-        self._key(table, path, entries, (entries + 1) * self.units_per_block)
+        if len(entries):
+            self._key_columns(table, entries, path[(entries + 1) * per_block - 1])
 
     def _keyable(self, table: BlockTable, start: int, full: int) -> IntArray:
         """The entries in ``[start, full)`` that hold what a key would promise: a state does where a step ended."""
@@ -307,17 +331,15 @@ class SingleTypeKVCacheManager:
             entries = entries[np.isin((entries + 1) * self.block_size, table.ends)]
         return entries
 
-    def _key(self, table: BlockTable, path: IntArray, entries: IntArray, units: IntArray) -> None:
-        """Key the blocks of ``entries`` under the prefixes of ``units`` units."""
-        if not len(entries):
-            return
-        ids = table.ids[:, entries]
+    def _key_columns(self, table: BlockTable, entries: Entries, numbers: IntArray) -> None:
+        """Key the blocks of ``entries``, null entries left out, under ``numbers``."""
+        ids = table.ids[:, columns(entries)]
         if self.spec.state:
             self.pool.drop_keys(ids.ravel())
-        self.pool.register_rows(self.group_ids, ids, path[units - 1])
+        self.pool.register_rows(self.group_ids, ids, numbers)
         if self.spec.state or self.rules.sub_block_hits:
             first = 0 if self.spec.state else table.ends[0]
-            self.written_from.update(dict.fromkeys(ids.ravel().tolist(), first))
+            self.written_from.update(dict.fromkeys(ids[ids > 0].tolist(), first))
 
     def _worth_keeping(self, entries: IntArray, request: RetainedRequest) -> np.ndarray:
         """Which of ``entries`` some position that retention keeps would read."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.kernel import BlockArrays
-from kvhybrid.managers.kernel.plain import CACHED, COUNTS, EVICTIONS, LIVE, REUSABLE
+from kvhybrid.managers.kernel.plain import BLOCK, CACHED, COUNTS, EVICTIONS, LIVE, REUSABLE
 from kvhybrid.managers.observer import PoolObserver
 
 
@@ -24,35 +24,27 @@ class BlockKeys:
 
     def __init__(self, num_blocks: int, num_groups: int) -> None:
         self.num_blocks = num_blocks
-        self.refs = np.zeros(num_blocks, np.int32)
+        self.records = np.zeros(num_blocks, BLOCK)
+        self.refs: IntArray = self.records["refs"]
         """How often each block is held."""
-        self.number_of = np.zeros(num_blocks, np.int32)
+        self.number_of: IntArray = self.records["number"]
         """The prefix number of the longest key of each block, 0 where it has none."""
-        self.group_of = np.zeros(num_blocks, np.int32)
-        """The group of each block that has a key or is held, -1 where it is held and not assigned yet."""
+        self.group_of: IntArray = self.records["group"]
+        """The group of each block that has a key or is held, -1 where it is held for nobody yet."""
         self.index = np.zeros((num_groups, 1), np.int32)
         self.counts = np.zeros((COUNTS, num_groups), np.int64)
         """Per group: blocks that are held, that have a key, that have one and are free; keys lost to reuse."""
         self.observers: tuple[PoolObserver, ...] = ()
-        self._ahead = np.zeros(num_blocks, np.int32)
-        self._behind = np.zeros(num_blocks, np.int32)
+        self._ahead: IntArray = self.records["ahead"]
+        self._behind: IntArray = self.records["behind"]
         """The neighbours of each block that is not tangled in the line of its key, 0 where it stands alone; the
         first one's ``_ahead`` is the last."""
-        self._tangled = np.zeros(num_blocks, bool)
+        self._tangled: IntArray = self.records["tangled"]
         self._later: list[dict[int, list[int]]] = [{} for _ in range(num_groups)]
         """Per group and number, the tangled blocks that stand behind the first."""
         self._more_numbers: dict[int, list[int]] = {}
         """The other numbers of each block that has several."""
-        self.arrays = BlockArrays(
-            self.refs,
-            self.number_of,
-            self.group_of,
-            self._tangled,
-            self._ahead,
-            self._behind,
-            self.counts,
-            self.index,
-        )
+        self.arrays = BlockArrays(self.records, self.counts, self.index)
 
     @property
     def evictions(self) -> np.ndarray:
@@ -94,13 +86,13 @@ class BlockKeys:
         if numbers:
             self._untie(group, numbers[0])
             self._more_numbers.setdefault(block, []).append(numbers[0])
-            self._tangled[block] = True
+            self._tangled[block] = 1
         else:
             self._count_key(group, block, 1)
         first = int(self.index[group, number])
         if first:
             self._later[group].setdefault(number, []).append(block)
-            self._tangled[first] = self._tangled[block] = True
+            self._tangled[first] = self._tangled[block] = 1
         else:
             self.index[group, number] = block
             for observer in self.observers:
@@ -124,7 +116,7 @@ class BlockKeys:
         line = self._chain(int(self.index[group, number]))
         if len(line) > 1:
             self._ahead[line] = self._behind[line] = 0
-            self._tangled[line] = True
+            self._tangled[line] = 1
             self._later[group][number] = line[1:]
 
     def _chain(self, block: int) -> list[int]:
@@ -172,7 +164,7 @@ class BlockKeys:
             self._count_key(group, source, -1)
             self._count_key(group, target, 1)
         self.number_of[target], self.number_of[source] = self.number_of[source], 0
-        self._tangled[target], self._tangled[source] = self._tangled[source], False
+        self._tangled[target], self._tangled[source] = self._tangled[source], 0
         if source in self._more_numbers:
             self._more_numbers[target] = self._more_numbers.pop(source)
 
@@ -181,7 +173,7 @@ class BlockKeys:
         gone = np.zeros((2, len(ids)), np.int32) if self.observers else None
         count = self.arrays.forget(ids, gone, for_reuse)
         if count < 0:
-            tangled = self._tangled[ids]
+            tangled = self._tangled[ids] > 0
             self._drop_tangled(ids[tangled].tolist(), for_reuse)
             count = self.arrays.forget(ids[~tangled], gone, for_reuse)
         if gone is not None and count:
@@ -198,7 +190,7 @@ class BlockKeys:
                 self.counts[EVICTIONS, group] += for_reuse
             self._more_numbers.pop(block, None)
             self.number_of[block] = 0
-            self._tangled[block] = False
+            self._tangled[block] = 0
 
     def _withdraw(self, group: int, block: int, number: int) -> None:
         later = self._later[group].get(number, [])

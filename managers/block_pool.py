@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -12,6 +12,8 @@ from kvhybrid.managers.block_keys import BlockKeys, BlockPoolError
 from kvhybrid.managers.eviction import ReuseOrder
 from kvhybrid.managers.eviction.lru import LRU
 from kvhybrid.managers.kernel.plain import CACHED, LIVE, REUSABLE
+
+NOBODY = np.array([-1], np.int32)
 
 
 class BlockPool(BlockKeys):
@@ -42,7 +44,32 @@ class BlockPool(BlockKeys):
     # ---- taking and giving back
 
     def take(self, count: int) -> IntArray:
-        """``count`` blocks from the front of the free queue, each held once; their keys are gone."""
+        """``count`` blocks from the front of the free queue, each held once, for nobody yet; their keys go."""
+        ids = self._draw(count)
+        self._hand_out(NOBODY, ids)
+        return ids
+
+    def take_rows(self, shares: Sequence[tuple[IntArray, int]]) -> list[IntArray]:
+        """As `take`, for all ``shares`` at once: each names its groups and how many blocks every one of them gets,
+        and comes back as an array with a row per group."""
+        ids, start = self._draw(sum(len(groups) * count for groups, count in shares)), 0
+        rows: list[IntArray] = []
+        for groups, count in shares:
+            end = start + len(groups) * count
+            share = ids[start:end].reshape(len(groups), count)
+            if count:
+                self._hand_out(groups, share)
+            rows.append(share)
+            start = end
+        return rows
+
+    def _hand_out(self, groups: IntArray, ids: IntArray) -> None:
+        self.arrays.hand_out(groups, ids)
+        for observer in self.observers:
+            observer.taken(ids.ravel())
+
+    def _draw(self, count: int) -> IntArray:
+        """``count`` blocks from the front of the free queue, without their keys, to be handed out at once."""
         if not 0 <= count <= self.num_free:
             raise BlockPoolError(f"{count} blocks asked for, {self.num_free} of {self.num_blocks} are free")
         if not count:
@@ -58,12 +85,8 @@ class BlockPool(BlockKeys):
             reused = self._order.pop(cached)
             self._evict_for_reuse(reused)
             parts.append(reused)
-        ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        self.arrays.hand_out(ids)
         self.num_free -= count
-        for observer in self.observers:
-            observer.taken(ids)
-        return ids
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _evict_for_reuse(self, ids: IntArray) -> None:
         if self.observers:
@@ -72,10 +95,6 @@ class BlockPool(BlockKeys):
             for observer in self.observers:
                 observer.evicted(lost, groups)
         self.drop_keys(ids, for_reuse=True)
-
-    def assign(self, groups: IntArray, ids: IntArray) -> None:
-        """Row ``i`` of ``ids``, just taken, is for ``groups[i]``."""
-        self.arrays.assign(groups, ids)
 
     def hold(self, ids: IntArray) -> None:
         """One more reference to each of ``ids``, which are held or cached; a free one leaves the queue.

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import sys
 
-import numpy as np
-
-from kvhybrid.managers.arrays import EMPTY
-from kvhybrid.managers.base import Growth, SingleTypeKVCacheManager
+from kvhybrid.managers.base import NO_ENTRIES, Growth, SingleTypeKVCacheManager
 from kvhybrid.managers.table import BlockTable
 
 
 class CrossAttentionManager(SingleTypeKVCacheManager):
     """Groups whose token counts are the encoder's: the coordinator passes those for every count."""
 
+    def has_room(self, table: BlockTable, slots: int) -> bool:
+        return True
+
     def growth(self, table: BlockTable, adopted: int, total: int, main: int, slots: int, loads: bool) -> Growth:
         end = max(table.length, -(-slots // self.block_size))
-        return Growth(EMPTY, table.length, np.arange(table.length, end, dtype=np.int32), end, 0)
+        return Growth(NO_ENTRIES, table.length, range(table.length, end), end, 0)
 
     def dead(self, table: BlockTable, num_tokens: int) -> list[tuple[int, int]]:
         return []

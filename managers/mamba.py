@@ -65,8 +65,7 @@ class MambaManager(SuffixManager):
         entry = (num_tokens - 1) // self.block_size
         if not table.ids[0, entry] or self.pool.number_of[table.ids[0, entry]] == path[usable - 1]:
             return
-        at = np.array([entry], np.int32)
-        self._key(table, path, at, np.array([usable], np.int32))
+        self._key_columns(table, range(entry, entry + 1), path[usable - 1 : usable])
         if num_tokens % self.block_size:
             table.tail_to_copy = entry
             table.keyed = entry

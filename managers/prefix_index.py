@@ -16,13 +16,34 @@ GROWTH = 8
 class PrefixPath:
     """A request's chain of keys as prefix numbers: entry i stands for its first ``(i + 1)`` units."""
 
-    __slots__ = ("generation", "index", "numbers")
+    __slots__ = ("_room", "generation", "index", "numbers")
 
     def __init__(self) -> None:
         self.numbers: IntArray = EMPTY
         self.generation = 0
         self.index: PrefixIndex | None = None
         """Whose numbers they are: a request may go to one cache and then to another."""
+        self._room: IntArray = EMPTY
+
+    def start_anew(self, index: PrefixIndex, generation: int, room: int) -> None:
+        """Stand for nothing of ``index``, with room for so many numbers."""
+        self.index, self.generation = index, generation
+        self._room = np.empty(room, np.int32)
+        self.numbers = self._room[:0]
+
+    def append(self, first: int, count: int) -> None:
+        """Go on with ``count`` numbers from ``first`` on. Arrays that were read before stay as they are."""
+        have = len(self.numbers)
+        end = have + count
+        if end > len(self._room):
+            room = np.empty(end + GROWTH + end // 8, np.int32)
+            room[:have] = self.numbers
+            self._room = room
+        if count == 1:
+            self._room[have] = first
+        else:
+            self._room[have:end] = np.arange(first, first + count)
+        self.numbers = self._room[:end]
 
 
 class Run:
@@ -30,14 +51,18 @@ class Run:
 
     __slots__ = ("base", "children", "keys", "parent", "room", "units_before")
 
-    def __init__(self, base: int, keys: list[bytes], parent: Run | None, units_before: int) -> None:
+    def __init__(self, base: int, keys: list[bytes], parent: Run | None, at: int = -1) -> None:
+        """``at`` is the number of the parent's keys before it: all of them, where not given."""
         self.base = base
         self.keys = keys
         self.parent = parent
         self.children: dict[bytes, Run] = {}
         self.room = 0
         """Numbers after the run's own that it may still grow into."""
-        self.units_before = units_before
+        self.units_before: int = 0
+        """Units of the prefix that the run goes on from."""
+        if parent is not None:
+            self.units_before = parent.units_before + (len(parent.keys) if at < 0 else at)
 
 
 class PrefixIndex:
@@ -50,7 +75,7 @@ class PrefixIndex:
     """
 
     def __init__(self, room: int) -> None:
-        self._root = Run(0, [], None, 0)
+        self._root = Run(0, [], None)
         self._runs: list[Run] = [self._root]
         self._run_of = np.zeros(1, np.int32)
         """For every number, its place in ``_runs``."""
@@ -82,74 +107,69 @@ class PrefixIndex:
     def extend(self, path: PrefixPath, keys: list[bytes]) -> IntArray:
         """Bring ``path`` up to ``keys``, which continue the keys that it stands for."""
         if not self.is_current(path):
-            path.numbers, path.generation, path.index = EMPTY, self._generation, self
-        start = len(path.numbers)
-        if start < len(keys):
-            added = self._walk(path.numbers, keys[start:])
-            path.numbers = np.concatenate((path.numbers, *added)) if start or len(added) > 1 else added[0]
+            path.start_anew(self, self._generation, len(keys) + GROWTH)
+        if len(path.numbers) < len(keys):
+            self._walk(path, keys)
         return path.numbers
 
-    def _walk(self, numbers: IntArray, keys: list[bytes]) -> list[IntArray]:
-        """The numbers of ``keys``, which follow the prefix behind the last of ``numbers``."""
-        run, at = self._root, 0
-        if len(numbers):
-            last = int(numbers[-1])
+    def _walk(self, path: PrefixPath, keys: list[bytes]) -> None:
+        """Follow ``keys`` from the end of ``path`` on, and lay down new runs where they were never seen."""
+        run, at, pos = self._root, 0, len(path.numbers)
+        grows = pos > 0
+        if grows:
+            last = int(path.numbers[-1])
             run = self._runs[self._run_of[last]]
             at = last - run.base + 1
-        parts: list[IntArray] = []
-        pos = 0
         while pos < len(keys):
             if at == len(run.keys):
                 child = run.children.get(keys[pos])
                 if child is None:
-                    parts += self._append(run, keys[pos:], grows=len(numbers) > 0 and pos == 0)
-                    return parts
+                    self._append(run, path, keys, grows)
+                    return
                 run, at = child, 0
             matched = _common(run.keys, at, keys, pos)
-            parts.append(np.arange(run.base + at, run.base + at + matched, dtype=np.int32))
+            path.append(run.base + at, matched)
             pos, at = pos + matched, at + matched
+            grows = False
             if pos < len(keys) and at < len(run.keys):
                 self._split(run, at)
-        return parts
 
-    def _append(self, run: Run, keys: list[bytes], grows: bool) -> list[IntArray]:
-        """Numbers for ``keys``, which come after the last key of ``run`` and are new there."""
-        parts: list[IntArray] = []
-        count = len(keys)
+    def _append(self, run: Run, path: PrefixPath, keys: list[bytes], grows: bool) -> None:
+        """Number the rest of ``keys``, which comes after the last key of ``run`` and is new there."""
+        pos = len(path.numbers)
+        self._given_since_sweep += len(keys) - pos
         if run.room and not run.children:
-            fits = min(run.room, count)
-            parts.append(self._number(int(self._run_of[run.base]), run.base + len(run.keys), fits))
-            run.keys.extend(keys[:fits])
+            fits = min(run.room, len(keys) - pos)
+            path.append(run.base + len(run.keys), fits)
+            run.keys += keys[pos : pos + fits]
             run.room -= fits
-            keys = keys[fits:]
-        if keys:
-            spare = GROWTH if grows else 0
-            base = self._numbers.take(len(keys) + spare)
-            child = Run(base, keys, run, run.units_before + len(run.keys))
-            child.room = spare
-            run.children[keys[0]] = child
+            pos += fits
+        if pos < len(keys):
+            rest = keys[pos:]
+            child = Run(self._numbers.take(len(rest) + (GROWTH if grows else 0)), rest, run)
+            child.room = GROWTH if grows else 0
+            run.children[rest[0]] = child
             self._runs.append(child)
-            parts.append(self._number(len(self._runs) - 1, base, len(keys)))
-        self._given_since_sweep += count
-        return parts
+            self._place(child, len(self._runs) - 1)
+            path.append(child.base, len(rest))
 
-    def _number(self, place: int, first: int, count: int) -> IntArray:
+    def _place(self, run: Run, place: int) -> None:
+        """Note that the numbers of ``run``, and those that it may grow into, lie in ``_runs[place]``."""
         if len(self._run_of) < self._numbers.end:
             grown = np.zeros(max(2 * len(self._run_of), self._numbers.end), np.int32)
             grown[: len(self._run_of)] = self._run_of
             self._run_of = grown
-        self._run_of[first : first + count] = place
-        return np.arange(first, first + count, dtype=np.int32)
+        self._run_of[run.base : run.base + len(run.keys) + run.room] = place
 
     def _split(self, run: Run, at: int) -> None:
         """Cut ``run`` before its key ``at``, so that it can branch there. Numbers stay what they are."""
-        tail = Run(run.base + at, run.keys[at:], run, run.units_before + at)
+        tail = Run(run.base + at, run.keys[at:], run, at)
         tail.children, tail.room = run.children, run.room
         for child in tail.children.values():
             child.parent = tail
         run.keys, run.children, run.room = run.keys[:at], {tail.keys[0]: tail}, 0
         self._runs.append(tail)
-        self._run_of[tail.base : tail.base + len(tail.keys)] = len(self._runs) - 1
+        self._place(tail, len(self._runs) - 1)
 
     def sweep(self, in_use: np.ndarray, held: Iterable[PrefixPath]) -> IntArray:
         """Recycle numbers that are not ``in_use`` (a mask by number) and lie on no ``held`` path: those of whole
@@ -167,7 +187,7 @@ class PrefixIndex:
         freed = [self._trim(run, needed) for run in self._leaves_first()]
         self._runs = [run for run in self._runs if run.keys or run is self._root]
         for place, run in enumerate(self._runs):
-            self._run_of[run.base : run.base + len(run.keys)] = place
+            self._place(run, place)
         self._given_since_sweep = 0
         return np.concatenate(freed) if freed else EMPTY
 
@@ -197,9 +217,9 @@ class PrefixIndex:
 
 
 def _common(run: list[bytes], at: int, keys: list[bytes], pos: int) -> int:
-    """How many keys from ``run[at]`` and ``keys[pos]`` on are equal: where one differs, all later ones do."""
+    """How many keys from ``run[at]`` and ``keys[pos]`` on are equal: where one is, all before it are."""
     limit = min(len(run) - at, len(keys) - pos)
-    if run[at : at + limit] == keys[pos : pos + limit]:
+    if not limit or run[at + limit - 1] == keys[pos + limit - 1]:
         return limit
     low, high = 0, limit - 1
     while low < high:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class RetainedRequest:
+class RetainedRequest(NamedTuple):
     """What retention looks at in a request."""
 
     num_prompt_tokens: int

@@ -24,10 +24,11 @@ class WindowSearch(LiveSetSearch):
             missing = residency.last_missing(first // size, end) if first < p + margin else -1
             if missing < 0:
                 return p
-            p = missing * size - margin
             if first:
                 reachable = residency.last_run(missing, end - first // size) * size - margin
-                p = max(reachable, min(p, self.spec.window - 1))
+                p = max(reachable, min(missing * size - margin, self.spec.window - 1))
+            else:
+                p = residency.first_missing(0, missing) * size - margin
 
 
 class SlidingWindowManager(SuffixManager):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import numpy as np
@@ -72,7 +72,17 @@ class KVCacheCoordinator:
         """Per pool, the blocks taken by the step in hand."""
         self.batches = self._batches()
         """The groups in index order, as runs of neighbours in one manager: (manager, its rows)."""
-        self.batch_groups = [self.managers[c].group_ids[rows] for c, rows in self.batches]
+        self._shares = [
+            (pool, self.taken[p], [(b, c, ids) for b, c, ids in self._groups_of_batches() if self.pool_of[c] == p])
+            for p, pool in enumerate(self.pools)
+        ]
+        """Every pool, the blocks taken from it by the step in hand, and who shares it: batch, manager, groups."""
+        cacheable = [c for c, manager in enumerate(self.managers) if manager.spec.cacheable]
+        self.search_order = sorted(cacheable, key=lambda c: not self.managers[c].spec.prefix)
+        """The managers that can have hits, those first whose misses end every longer hit."""
+        self.nothing = self._no_hit()
+        """The hit of no tokens."""
+        self._encodes = [manager.spec.source == "encoder" for manager in self.managers]
 
     def _sub_block_hits(self) -> bool:
         return False
@@ -102,6 +112,9 @@ class KVCacheCoordinator:
                 runs.append((c, slice(i, i + 1)))
         return runs
 
+    def _groups_of_batches(self) -> list[tuple[int, int, IntArray]]:
+        return [(b, c, self.managers[c].group_ids[rows]) for b, (c, rows) in enumerate(self.batches)]
+
     def pool_of_group(self, group: int) -> BlockPool:
         """The pool that the blocks of ``group`` come from."""
         return self.pools[self.pool_of[self.place[group][0]]]
@@ -118,11 +131,14 @@ class KVCacheCoordinator:
 
     def numbers(self, request: Request) -> IntArray:
         """The prefix numbers of ``request``, brought up to its tokens."""
+        path = request.path
+        if path is None:
+            path = request.path = PrefixPath()
+        elif len(path.numbers) == len(request.block_hashes) and self.index.is_current(path):
+            return path.numbers
         if self.index.wants_sweep:
             self._sweep()
-        if request.path is None:
-            request.path = PrefixPath()
-        numbers = self.index.extend(request.path, request.block_hashes)
+        numbers = self.index.extend(path, request.block_hashes)
         for pool in self.pools:
             pool.grow_index(len(self.index))
         if self.ledger is not None:
@@ -141,42 +157,52 @@ class KVCacheCoordinator:
         if self.ledger is not None:
             self.ledger.forget(spare)
 
-    def no_hit(self) -> PrefixHit:
+    def _no_hit(self) -> PrefixHit:
         groups = len(self.config.groups)
-        return PrefixHit((EMPTY,) * groups, 0, 0, (0,) * groups, None)
+        nothing = tuple(np.zeros((len(m.groups), 0), np.int32) for m in self.managers)
+        return PrefixHit((EMPTY,) * groups, 0, 0, (0,) * groups, None, nothing)
 
     # ---- slots: freeing, counting, committing
 
+    def new_tables(self, owner: Request) -> RequestTables:
+        """Empty tables for ``owner``."""
+        tables = [BlockTable(len(manager.groups)) for manager in self.managers]
+        owner.path = owner.path or PrefixPath()
+        return RequestTables(owner, tables, tuple(zip(self.managers, tables, strict=True)), owner.path)
+
     def free_dead(self, held: RequestTables, settled: int) -> None:
         """Give back the blocks that nothing reads from ``settled`` tokens on."""
-        spans = [m.dead(table, settled) for m, table in zip(self.managers, held.tables, strict=True)]
+        spans = [manager.dead(table, settled) for manager, table in held.pairs]
         if any(spans):
             for c, rows in self.batches:
                 if spans[c]:
                     self.managers[c].drop(held.tables[c], rows, spans[c])
 
-    def hits_by_manager(self, hit: KVCacheBlocks) -> list[IntArray]:
-        """The rows of ``hit``, stacked for each manager."""
-        return [np.stack([hit.ids[g] for g in m.groups]) for m in self.managers]
-
-    def are_stale(self, hits: list[IntArray], request: Request) -> bool:
+    def are_stale(self, hits: Sequence[IntArray], request: Request) -> bool:
         """Whether some block of ``hits`` was reused since they were looked up."""
         numbers = self.numbers(request)
         return any(m.is_stale(hit, numbers) for m, hit in zip(self.managers, hits, strict=True))
 
-    def are_too_fresh(self, hits: list[IntArray], num_tokens: int) -> bool:
+    def are_too_fresh(self, hits: Sequence[IntArray], num_tokens: int) -> bool:
         """Whether some group would have to read what only the current step's forward pass writes."""
         return any(m.is_too_fresh(hit, num_tokens) for m, hit in zip(self.managers, hits, strict=True))
 
-    def live_parts(self, hits: list[IntArray], num_tokens: int) -> list[IntArray]:
+    def live_parts(self, hits: Sequence[IntArray], num_tokens: int) -> Sequence[IntArray]:
         """The parts of ``hits`` that are still read once ``num_tokens`` are there."""
         return [m.live_part(h, num_tokens) for m, h in zip(self.managers, hits, strict=True)]
 
-    def growths(self, tables: list[BlockTable], hits: list[IntArray] | None, step: Step) -> list[Growth]:
+    def has_room(self, held: RequestTables, slots: int) -> bool:
+        """Whether a later step of ``held`` needs no block: everything that it writes has its entry."""
+        for manager, table in held.pairs:  # noqa: SIM110, a generator would double the cost
+            if not manager.has_room(table, slots):
+                return False
+        return True
+
+    def growths(self, tables: list[BlockTable], hits: Sequence[IntArray] | None, step: Step) -> list[Growth]:
         """What every manager must add for ``step``; changes nothing."""
         found: list[Growth] = []
         for c, manager in enumerate(self.managers):
-            if manager.spec.source == "encoder":
+            if self._encodes[c]:
                 found.append(manager.growth(tables[c], 0, 0, step.encoder, step.encoder, False))
                 continue
             adopted = hits[c].shape[1] if hits else 0
@@ -186,7 +212,7 @@ class KVCacheCoordinator:
             found.append(growth)
         return found
 
-    def demand(self, growths: list[Growth], hits: list[IntArray] | None) -> list[int]:
+    def demand(self, growths: list[Growth], hits: Sequence[IntArray] | None) -> list[int]:
         """Per pool, the free blocks that a step takes: new ones, and adopted ones that lie in the free queue."""
         need = [0] * len(self.pools)
         for c, manager in enumerate(self.managers):
@@ -194,13 +220,13 @@ class KVCacheCoordinator:
         return self._with_free_hits(need, hits)
 
     def demand_to_the_end(
-        self, tables: list[BlockTable], hits: list[IntArray] | None, step: Step, full: int
+        self, tables: list[BlockTable], hits: Sequence[IntArray] | None, step: Step, full: int
     ) -> list[int]:
         """Per pool, the free blocks that the request may need until all its ``full`` tokens are computed."""
         need = [0] * len(self.pools)
         for c, manager in enumerate(self.managers):
             size = manager.block_size
-            if manager.spec.source == "encoder":
+            if self._encodes[c]:
                 most = max(0, -(-step.encoder // size) - tables[c].length)
             else:
                 adopted = hits[c].shape[1] if hits else 0
@@ -210,7 +236,7 @@ class KVCacheCoordinator:
             need[self.pool_of[c]] += most * len(manager.groups)
         return self._with_free_hits(need, hits)
 
-    def _with_free_hits(self, need: list[int], hits: list[IntArray] | None) -> list[int]:
+    def _with_free_hits(self, need: list[int], hits: Sequence[IntArray] | None) -> list[int]:
         if hits:
             for manager, pool, hit in zip(self.managers, self.pool_of, hits, strict=True):
                 need[pool] += manager.pool.count_free(hit)
@@ -218,32 +244,37 @@ class KVCacheCoordinator:
 
     def fits(self, need: list[int], spare: int) -> bool:
         """Whether every pool has the blocks of ``need``, and the shared one ``spare`` more."""
-        return need[0] + spare <= self.pool.num_free and all(
+        if need[0] + spare > self.pool.num_free:
+            return False
+        return len(need) == 1 or all(
             count <= pool.num_free for count, pool in zip(need[1:], self.pools[1:], strict=True)
         )
 
     def commit(
-        self, held: RequestTables, hits: list[IntArray] | None, growths: list[Growth], step: Step
+        self, held: RequestTables, hits: Sequence[IntArray] | None, growths: list[Growth], step: Step
     ) -> KVCacheBlocks:
         """Adopt ``hits`` and take the counted blocks. The caller has made sure that they are there."""
         if hits:
-            for manager, table, hit in zip(self.managers, held.tables, hits, strict=True):
+            for (manager, table), hit in zip(held.pairs, hits, strict=True):
                 manager.adopt(table, hit, step.hit_tokens)
         loaded = self._take([len(g.loaded) for g in growths])
         fresh = self._take([len(g.fresh) + g.copies for g in growths])
         added: list[IntArray] = []
-        for batch, (c, rows) in enumerate(self.batches):
-            table = held.tables[c]
-            added.extend(
-                self.managers[c].extend(table, rows, growths[c], loaded[batch], fresh[batch], step.hit_tokens)
-            )
-        for manager, table in zip(self.managers, held.tables, strict=True):
-            manager.settle(table, step.total, step.main)
+        for b, (c, rows) in enumerate(self.batches):
+            growth, table = growths[c], held.tables[c]
+            added.extend(self.managers[c].extend(table, rows, growth, loaded[b], fresh[b], step.hit_tokens))
+        self.settle(held, step)
         return KVCacheBlocks(tuple(added))
+
+    def settle(self, held: RequestTables, step: Step) -> None:
+        """All groups have what ``step`` needs."""
+        for manager, table in held.pairs:
+            manager.settle(table, step.total, step.main)
 
     def quiet_until(self, held: RequestTables, keyed: int, main: int) -> int:
         """How far the request may grow, token by token, before any of its groups has work to do."""
-        return min(m.quiet_until(table, keyed, main) for m, table in zip(self.managers, held.tables, strict=True))
+        limits = [manager.quiet_until(table, keyed, main) for manager, table in held.pairs]
+        return min(limits)
 
     def _take(self, counts: list[int]) -> list[IntArray]:
         """For every batch its blocks, a row per group, ``counts`` of them by manager; each pool gives all of its
@@ -251,19 +282,11 @@ class KVCacheCoordinator:
         parts: list[IntArray] = [NO_ROWS] * len(self.batches)
         if not any(counts):
             return parts
-        for p, pool in enumerate(self.pools):
-            mine = [
-                (b, rows.stop - rows.start, counts[c])
-                for b, (c, rows) in enumerate(self.batches)
-                if counts[c] and self.pool_of[c] == p
-            ]
-            ids, start = pool.take(sum(groups * count for _, groups, count in mine)), 0
-            self.taken[p].append(ids)
-            for b, groups, count in mine:
-                end = start + groups * count
-                parts[b] = ids[start:end].reshape(groups, count)
-                pool.assign(self.batch_groups[b], parts[b])
-                start = end
+        for pool, taken, batches in self._shares:
+            rows = pool.take_rows([(groups, counts[c]) for _, c, groups in batches])
+            for i, (b, _, _) in enumerate(batches):
+                parts[b] = rows[i]
+            taken += rows
         return parts
 
     # ---- keys, freeing, copies
@@ -272,7 +295,7 @@ class KVCacheCoordinator:
         """Key what is full at ``num_tokens``."""
         numbers = self.numbers(request)
         retained = RetainedRequest(request.num_prompt_tokens, request.shared_prefix_boundary)
-        for manager, table in zip(self.managers, held.tables, strict=True):
+        for manager, table in held.pairs:
             if manager.spec.cacheable and (upto := self.keyed_tokens(manager, num_tokens)):
                 manager.register(table, numbers, upto, retained)
         if self.ledger is not None:

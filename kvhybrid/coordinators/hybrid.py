@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvhybrid.blocks import PrefixHit
 from kvhybrid.coordinators.base import KVCacheCoordinator
-from kvhybrid.managers.arrays import EMPTY, IntArray
+from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.search import LiveSetSearch
 from kvhybrid.request import Request
@@ -28,8 +28,7 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         """The greatest common fixed point: each group in turn cuts the candidate to what it accepts, until none
         cuts. Candidates only move down, so the order of the groups cannot change the answer."""
         numbers = self.numbers(request)
-        cacheable = [c for c, manager in enumerate(self.managers) if manager.spec.cacheable]
-        order = sorted(cacheable, key=lambda c: not self.managers[c].spec.prefix)
+        order = self.search_order
         searches = {c: self.managers[c].search(numbers) for c in order}
         own = {c: search.at_most(limit) for c, search in searches.items()}
         p, reach, cut_by, waiting = limit, 0, -1, len(order)
@@ -43,19 +42,21 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
                 waiting -= 1
                 if not waiting or not p:
                     break
+        by_manager = self._hit_blocks(searches, p)
         return PrefixHit(
-            ids=self._hit_blocks(searches, p),
+            ids=tuple([by_manager[c][i] for c, i in self.place]),
             num_tokens=p,
             junction=reach if reach > p else 0,
             own_tokens=tuple(own.get(c, 0) for c, _ in self.place),
             cut_by=self.managers[cut_by].groups[0] if cut_by >= 0 and p < max(own.values()) else None,
+            by_manager=by_manager,
         )
 
     def _hit_blocks(self, searches: dict[int, LiveSetSearch], p: int) -> tuple[IntArray, ...]:
+        nothing = self.nothing.by_manager
         if not p:
-            return (EMPTY,) * len(self.place)
-        blocks = {c: search.blocks(p) for c, search in searches.items()}
-        return tuple(blocks[c][i] if c in blocks else EMPTY for c, i in self.place)
+            return nothing
+        return tuple([searches[c].blocks(p) if c in searches else none for c, none in enumerate(nothing)])
 
     def keyed_tokens(self, manager: SingleTypeKVCacheManager, num_tokens: int) -> int:
         """Only lengths on which a hit can end, and the margin that a draft model makes necessary above them."""

@@ -12,7 +12,7 @@ class KVCacheCoordinatorNoPrefixCache(KVCacheCoordinator):
     """Prefix caching off: nothing is keyed and nothing is hit."""
 
     def find_longest_cache_hit(self, request: Request, limit: int) -> PrefixHit:
-        return self.no_hit()
+        return self.nothing
 
     def keyed_tokens(self, manager: SingleTypeKVCacheManager, num_tokens: int) -> int:
         return 0

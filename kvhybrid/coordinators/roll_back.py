@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,21 +14,20 @@ from kvhybrid.managers.block_pool import BlockPool
 from kvhybrid.managers.table import TableMark
 
 
-@dataclass(frozen=True)
-class StepMark:
+class StepMark(NamedTuple):
     """Where a request's tables and the pending copies stood before a step."""
 
     tables: list[TableMark] | None
     """None for a request that held nothing."""
-    copies: list[list[int]]
-    """Per manager and group, how many copies were pending."""
+    copies: list[int]
+    """Per group, manager by manager, how many copies were pending."""
 
     @classmethod
     def of(cls, coordinator: KVCacheCoordinator, held: RequestTables | None) -> StepMark:
         for taken in coordinator.taken:
             taken.clear()
         tables = [table.mark() for table in held.tables] if held else None
-        return cls(tables, [[len(copies) for copies in m.pending_copies] for m in coordinator.managers])
+        return cls(tables, [len(pending) for m in coordinator.managers for pending in m.pending_copies])
 
     def go_back(self, coordinator: KVCacheCoordinator, request_id: str) -> None:
         """Undo the step: old tables, no keys for what was not computed, references counted anew."""
@@ -36,12 +35,12 @@ class StepMark:
             coordinator.tables.pop(request_id, None)
         else:
             self._restore(coordinator, coordinator.tables[request_id])
-        for manager, lengths in zip(coordinator.managers, self.copies, strict=True):
-            for pending, length in zip(manager.pending_copies, lengths, strict=True):
-                del pending[length:]
+        pending = chain.from_iterable(manager.pending_copies for manager in coordinator.managers)
+        for copies, length in zip(pending, self.copies, strict=True):
+            del copies[length:]
         for pool, taken in zip(coordinator.pools, coordinator.taken, strict=True):
             for ids in taken:
-                pool.drop_keys(ids)
+                pool.drop_keys(ids.ravel())
         recount(coordinator)
 
     def _restore(self, coordinator: KVCacheCoordinator, held: RequestTables) -> None:

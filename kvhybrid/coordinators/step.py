@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.prefix_index import PrefixPath
 from kvhybrid.managers.table import BlockTable
 from kvhybrid.request import Request
@@ -22,19 +23,27 @@ class Step(NamedTuple):
     hit_tokens: int
     """Tokens of the adopted hit."""
     loads: bool
-    """Whether some tokens come from outside."""
+    """Whether this step makes room for tokens that come from outside."""
     encoder: int
     """Encoder tokens that need a slot, 0 after the admission."""
 
     @classmethod
     def of(
-        cls, request: Request, new: int, adopted: int, external: int, lookahead: int, encoder: int, longest: int
+        cls,
+        request: Request,
+        new: int,
+        adopted: int,
+        external: int,
+        loads: bool,
+        lookahead: int,
+        encoder: int,
+        longest: int,
     ) -> Step:
         """The step of ``request`` that computes ``new`` tokens, where no request is longer than ``longest``."""
         total = min(request.num_computed_tokens + adopted + external, longest)
         main = total + new
         slots = min(main + lookahead, longest)
-        return cls(total, main, slots, hit_tokens=adopted, loads=external > 0, encoder=encoder)
+        return cls(total, main, slots, adopted, loads, encoder)
 
 
 class Headroom(NamedTuple):
@@ -54,6 +63,8 @@ class RequestTables:
 
     owner: Request
     tables: list[BlockTable]
+    pairs: tuple[tuple[SingleTypeKVCacheManager, BlockTable], ...]
+    """Every table with its manager."""
     path: PrefixPath
     units_noted: int = 0
     """Prefix units of which the ledger of misses knows that they were computed."""

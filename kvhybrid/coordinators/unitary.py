@@ -14,7 +14,8 @@ class UnitaryKVCacheCoordinator(KVCacheCoordinator):
     def find_longest_cache_hit(self, request: Request, limit: int) -> PrefixHit:
         search = self.managers[0].search(self.numbers(request))
         p = search.at_most(limit)
-        return PrefixHit((search.blocks(p)[0],), p, 0, (p,), None)
+        blocks = search.blocks(p)
+        return PrefixHit((blocks[0],), p, 0, (p,), None, (blocks,))
 
     def keyed_tokens(self, manager: SingleTypeKVCacheManager, num_tokens: int) -> int:
         return num_tokens

@@ -9,19 +9,19 @@
 
 enum { LIVE, CACHED, REUSABLE, EVICTIONS, COUNTS };
 
+/* One block, all of it in one line of the processor's cache: see block_keys.py for what each part means. */
+typedef struct {
+    int32_t refs, number, group, ahead, behind, tangled;
+} Block;
+
 typedef struct {
     PyObject_HEAD
-    Py_buffer refs, number_of, group_of, tangled, ahead, behind, counts, index;
+    Py_buffer blocks, counts, index;
     Py_ssize_t num_blocks, num_groups, num_numbers;
     long long probes;
 } BlockArrays;
 
-#define REFS(self) ((int32_t *)(self)->refs.buf)
-#define NUMBER_OF(self) ((int32_t *)(self)->number_of.buf)
-#define GROUP_OF(self) ((int32_t *)(self)->group_of.buf)
-#define TANGLED(self) ((uint8_t *)(self)->tangled.buf)
-#define AHEAD(self) ((int32_t *)(self)->ahead.buf)
-#define BEHIND(self) ((int32_t *)(self)->behind.buf)
+#define BLOCK(self, b) (((Block *)(self)->blocks.buf)[b])
 #define COUNT(self, what, group) (((int64_t *)(self)->counts.buf)[(what) * (self)->num_groups + (group)])
 #define INDEX(self, group, number) \
     (((int32_t *)(self)->index.buf)[(Py_ssize_t)(group) * (self)->num_numbers + (number)])
@@ -122,14 +122,14 @@ static int are_blocks(BlockArrays *self, Ints *ids)
     return 1;
 }
 
-static int are_groups(BlockArrays *self, Ints *groups, Py_ssize_t count)
+static int are_groups(BlockArrays *self, Ints *groups, Py_ssize_t count, int32_t lowest)
 {
     if (groups->columns < count) {
         PyErr_Format(PyExc_IndexError, "%zd groups are needed, found %zd", count, groups->columns);
         return 0;
     }
     for (Py_ssize_t i = 0; i < groups->columns; i++)
-        if (AT(groups, 0, i) < 0 || AT(groups, 0, i) >= self->num_groups) {
+        if (AT(groups, 0, i) < lowest || AT(groups, 0, i) >= self->num_groups) {
             PyErr_Format(PyExc_IndexError, "group %d is not of %zd", AT(groups, 0, i), self->num_groups);
             return 0;
         }

@@ -5,30 +5,18 @@
 static PyObject *hand_out(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
-    if (open_arguments(args, count, "r", &a) < 0)
-        return NULL;
-    Ints *ids = &a.ints[0];
-    int ok = are_blocks(self, ids);
-    for (Py_ssize_t j = 0; ok && j < ids->columns; j++) {
-        REFS(self)[AT(ids, 0, j)] = 1;
-        GROUP_OF(self)[AT(ids, 0, j)] = -1;
-    }
-    close_arguments(&a);
-    return ok ? Py_NewRef(Py_None) : NULL;
-}
-
-static PyObject *assign(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
-{
-    Arguments a;
     if (open_arguments(args, count, "rr", &a) < 0)
         return NULL;
     Ints *groups = &a.ints[0], *ids = &a.ints[1];
-    int ok = are_groups(self, groups, ids->rows) && are_blocks(self, ids);
+    int ok = are_groups(self, groups, ids->rows, -1) && are_blocks(self, ids);
     for (Py_ssize_t i = 0; ok && i < ids->rows; i++) {
         int32_t group = AT(groups, 0, i);
-        for (Py_ssize_t j = 0; j < ids->columns; j++)
-            GROUP_OF(self)[AT(ids, i, j)] = group;
-        COUNT(self, LIVE, group) += ids->columns;
+        for (Py_ssize_t j = 0; j < ids->columns; j++) {
+            BLOCK(self, AT(ids, i, j)).refs = 1;
+            BLOCK(self, AT(ids, i, j)).group = group;
+        }
+        if (group >= 0)
+            COUNT(self, LIVE, group) += ids->columns;
     }
     close_arguments(&a);
     return ok ? Py_NewRef(Py_None) : NULL;
@@ -44,7 +32,7 @@ static PyObject *count_free(BlockArrays *self, PyObject *const *args, Py_ssize_t
     int ok = are_blocks(self, ids);
     for (Py_ssize_t i = 0; ok && i < ids->rows; i++)
         for (Py_ssize_t j = 0; j < ids->columns; j++)
-            found += AT(ids, i, j) && !REFS(self)[AT(ids, i, j)];
+            found += AT(ids, i, j) && !BLOCK(self, AT(ids, i, j)).refs;
     close_arguments(&a);
     return ok ? PyLong_FromSsize_t(found) : NULL;
 }
@@ -56,15 +44,15 @@ static Py_ssize_t take_hold(BlockArrays *self, Ints *ids, Ints *freed)
     for (Py_ssize_t i = 0; i < ids->rows; i++)
         for (Py_ssize_t j = 0; j < ids->columns; j++) {
             int32_t b = AT(ids, i, j);
-            if (b && !REFS(self)[b] && !NUMBER_OF(self)[b])
+            if (b && !BLOCK(self, b).refs && !BLOCK(self, b).number)
                 return -1;
         }
     for (Py_ssize_t i = 0; i < ids->rows; i++)
         for (Py_ssize_t j = 0; j < ids->columns; j++) {
             int32_t b = AT(ids, i, j);
-            if (b && !REFS(self)[b]++) {
-                COUNT(self, LIVE, GROUP_OF(self)[b])++;
-                COUNT(self, REUSABLE, GROUP_OF(self)[b])--;
+            if (b && !BLOCK(self, b).refs++) {
+                COUNT(self, LIVE, BLOCK(self, b).group)++;
+                COUNT(self, REUSABLE, BLOCK(self, b).group)--;
                 AT(freed, 0, found++) = b;
             }
         }
@@ -102,15 +90,15 @@ static int let_go(BlockArrays *self, Ints *ids, Ints *stack, Py_ssize_t *height,
             int32_t b = AT(ids, i, j);
             if (b == 0)
                 continue;
-            if (!is_block(self, b) || REFS(self)[b] <= 0) {
+            if (!is_block(self, b) || BLOCK(self, b).refs <= 0) {
                 for (Py_ssize_t undo = i * ids->columns + j - 1; undo >= 0; undo--)
-                    REFS(self)[AT(ids, undo / ids->columns, undo % ids->columns)]++;
-                REFS(self)[0] = 0;
+                    BLOCK(self, AT(ids, undo / ids->columns, undo % ids->columns)).refs++;
+                BLOCK(self, 0).refs = 0;
                 return -1;
             }
-            if (--REFS(self)[b])
+            if (--BLOCK(self, b).refs)
                 continue;
-            if (NUMBER_OF(self)[b])
+            if (BLOCK(self, b).number)
                 AT(cached, 0, (*num_cached)++) = b;
             else
                 AT(stack, 0, (*height)++) = b;
@@ -137,12 +125,12 @@ static PyObject *release(BlockArrays *self, PyObject *const *args, Py_ssize_t co
     if (ok && let_go(self, ids, stack, &height, cached, &num_cached) < 0)
         height = -1;
     for (Py_ssize_t j = 0; ok && height >= 0 && j < num_cached; j++) {
-        int32_t group = GROUP_OF(self)[AT(cached, 0, j)];
+        int32_t group = BLOCK(self, AT(cached, 0, j)).group;
         COUNT(self, LIVE, group)--;
         COUNT(self, REUSABLE, group)++;
     }
     for (Py_ssize_t j = before; ok && j < height; j++) {
-        int32_t group = GROUP_OF(self)[AT(stack, 0, j)];
+        int32_t group = BLOCK(self, AT(stack, 0, j)).group;
         if (group >= 0)
             COUNT(self, LIVE, group)--;
     }

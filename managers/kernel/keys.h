@@ -5,28 +5,28 @@
 
 static void join_line(BlockArrays *self, int32_t first, int32_t b)
 {
-    int32_t last = AHEAD(self)[first] ? AHEAD(self)[first] : first;
-    BEHIND(self)[last] = b;
-    AHEAD(self)[b] = last;
-    AHEAD(self)[first] = b;
+    int32_t last = BLOCK(self, first).ahead ? BLOCK(self, first).ahead : first;
+    BLOCK(self, last).behind = b;
+    BLOCK(self, b).ahead = last;
+    BLOCK(self, first).ahead = b;
 }
 
 /* Returns whether b was the last in its line, so that the key is gone. */
 static int leave_line(BlockArrays *self, int32_t group, int32_t number, int32_t b)
 {
-    int32_t first = INDEX(self, group, number), before = AHEAD(self)[b], after = BEHIND(self)[b];
-    AHEAD(self)[b] = BEHIND(self)[b] = 0;
+    int32_t first = INDEX(self, group, number), before = BLOCK(self, b).ahead, after = BLOCK(self, b).behind;
+    BLOCK(self, b).ahead = BLOCK(self, b).behind = 0;
     if (b == first) {
         INDEX(self, group, number) = after;
         if (after)
-            AHEAD(self)[after] = before == after ? 0 : before;
+            BLOCK(self, after).ahead = before == after ? 0 : before;
         return !after;
     }
-    BEHIND(self)[before] = after;
+    BLOCK(self, before).behind = after;
     if (after)
-        AHEAD(self)[after] = before;
+        BLOCK(self, after).ahead = before;
     else
-        AHEAD(self)[first] = before == first ? 0 : before;
+        BLOCK(self, first).ahead = before == first ? 0 : before;
     return 0;
 }
 
@@ -35,7 +35,7 @@ static int can_register(BlockArrays *self, Ints *groups, Ints *ids, Ints *number
     for (Py_ssize_t i = 0; i < ids->rows; i++)
         for (Py_ssize_t j = 0; j < ids->columns; j++) {
             int32_t b = AT(ids, i, j), number = number_at(self, numbers, j);
-            if (b && (NUMBER_OF(self)[b] || !number || TANGLED(self)[INDEX(self, AT(groups, 0, i), number)]))
+            if (b && (BLOCK(self, b).number || !number || BLOCK(self, INDEX(self, AT(groups, 0, i), number)).tangled))
                 return 0;
         }
     return 1;
@@ -43,15 +43,15 @@ static int can_register(BlockArrays *self, Ints *groups, Ints *ids, Ints *number
 
 static void belong_to(BlockArrays *self, int32_t b, int32_t group)
 {
-    int32_t old = GROUP_OF(self)[b];
+    int32_t old = BLOCK(self, b).group;
     if (old == group)
         return;
-    if (REFS(self)[b]) {
+    if (BLOCK(self, b).refs) {
         COUNT(self, LIVE, group)++;
         if (old >= 0)
             COUNT(self, LIVE, old)--;
     }
-    GROUP_OF(self)[b] = group;
+    BLOCK(self, b).group = group;
 }
 
 /* Returns whether the key is new. */
@@ -59,9 +59,9 @@ static int give_key(BlockArrays *self, int32_t b, int32_t group, int32_t number)
 {
     int32_t first = INDEX(self, group, number);
     belong_to(self, b, group);
-    NUMBER_OF(self)[b] = number;
+    BLOCK(self, b).number = number;
     COUNT(self, CACHED, group)++;
-    COUNT(self, REUSABLE, group) += !REFS(self)[b];
+    COUNT(self, REUSABLE, group) += !BLOCK(self, b).refs;
     if (first)
         join_line(self, first, b);
     else
@@ -75,7 +75,7 @@ static PyObject *register_rows(BlockArrays *self, PyObject *const *args, Py_ssiz
     if (open_arguments(args, count, "rrrw", &a) < 0)
         return NULL;
     Ints *groups = &a.ints[0], *ids = &a.ints[1], *numbers = &a.ints[2], *stored = &a.ints[3];
-    int ok = are_groups(self, groups, ids->rows) && are_blocks(self, ids) && covers(numbers, 0, ids->columns) &&
+    int ok = are_groups(self, groups, ids->rows, 0) && are_blocks(self, ids) && covers(numbers, 0, ids->columns) &&
              has_room(stored, ids->rows, ids->columns);
     int able = ok && can_register(self, groups, ids, numbers);
     for (Py_ssize_t i = 0; able && i < ids->rows; i++)
@@ -94,10 +94,10 @@ static Py_ssize_t withdraw(BlockArrays *self, Ints *ids, Ints *gone, int for_reu
 {
     Py_ssize_t found = 0;
     for (Py_ssize_t j = 0; j < ids->columns; j++)
-        if (TANGLED(self)[AT(ids, 0, j)])
+        if (BLOCK(self, AT(ids, 0, j)).tangled)
             return -1;
     for (Py_ssize_t j = 0; j < ids->columns; j++) {
-        int32_t b = AT(ids, 0, j), number = NUMBER_OF(self)[b], group = GROUP_OF(self)[b];
+        int32_t b = AT(ids, 0, j), number = BLOCK(self, b).number, group = BLOCK(self, b).group;
         if (!number)
             continue;
         if (leave_line(self, group, number, b) && gone->data) {
@@ -105,9 +105,9 @@ static Py_ssize_t withdraw(BlockArrays *self, Ints *ids, Ints *gone, int for_reu
             AT(gone, 1, found) = number;
             found++;
         }
-        NUMBER_OF(self)[b] = 0;
+        BLOCK(self, b).number = 0;
         COUNT(self, CACHED, group)--;
-        COUNT(self, REUSABLE, group) -= !REFS(self)[b];
+        COUNT(self, REUSABLE, group) -= !BLOCK(self, b).refs;
         COUNT(self, EVICTIONS, group) += for_reuse;
     }
     return found;
@@ -136,7 +136,7 @@ static PyObject *stand_for(BlockArrays *self, PyObject *const *args, Py_ssize_t 
     for (Py_ssize_t i = 0; ok && same && i < ids->rows; i++)
         for (Py_ssize_t j = 0; same && j < ids->columns; j++) {
             int32_t b = AT(ids, i, j);
-            same = !b || NUMBER_OF(self)[b] == AT(numbers, 0, j);
+            same = !b || BLOCK(self, b).number == AT(numbers, 0, j);
         }
     close_arguments(&a);
     return ok ? PyBool_FromLong(same) : NULL;

@@ -58,7 +58,7 @@ static PyObject *answer(BlockArrays *self, PyObject *const *args, Py_ssize_t cou
     if (open_arguments(args, count, "rrnn", &a) < 0)
         return NULL;
     Py_ssize_t first = a.numbers[0], end = a.numbers[1];
-    int ok = are_groups(self, &a.ints[0], 0) && covers(&a.ints[1], first_is_step ? 0 : first, end);
+    int ok = are_groups(self, &a.ints[0], 0, 0) && covers(&a.ints[1], first_is_step ? 0 : first, end);
     if (ok && (end < 0 || (first_is_step && first < 1))) {
         PyErr_Format(PyExc_ValueError, "a length of at least 1 and an end of at least 0 are needed, found %zd, %zd",
                      first, end);
@@ -95,7 +95,7 @@ static PyObject *gather(BlockArrays *self, PyObject *const *args, Py_ssize_t cou
     if (open_arguments(args, count, "rrw", &a) < 0)
         return NULL;
     Ints *groups = &a.ints[0], *numbers = &a.ints[1], *found = &a.ints[2];
-    int ok = is_given(found) && are_groups(self, groups, found->rows) && covers(numbers, 0, found->columns);
+    int ok = is_given(found) && are_groups(self, groups, found->rows, 0) && covers(numbers, 0, found->columns);
     for (Py_ssize_t i = 0; ok && i < found->rows; i++)
         for (Py_ssize_t j = 0; j < found->columns; j++)
             AT(found, i, j) = INDEX(self, AT(groups, 0, i), number_at(self, numbers, j));

@@ -39,38 +39,27 @@ static PyObject *use_index(BlockArrays *self, PyObject *array)
 
 static int init(BlockArrays *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"refs", "number_of", "group_of", "tangled", "ahead", "behind", "counts", "index", NULL};
-    PyObject *arrays[8];
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOOOO", names, &arrays[0], &arrays[1], &arrays[2], &arrays[3],
-                                     &arrays[4], &arrays[5], &arrays[6], &arrays[7]))
+    static char *names[] = {"blocks", "counts", "index", NULL};
+    PyObject *blocks, *counts, *index;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO", names, &blocks, &counts, &index))
         return -1;
-    if (self->refs.obj) {
+    if (self->blocks.obj) {
         PyErr_SetString(PyExc_TypeError, "BlockArrays is made once");
         return -1;
     }
-    Py_buffer *kept[] = {&self->refs, &self->number_of, &self->group_of, &self->tangled,
-                         &self->ahead, &self->behind, &self->counts};
-    Py_ssize_t sizes[] = {4, 4, 4, 1, 4, 4, 8};
-    for (int i = 0; i < 7; i++)
-        if (keep(arrays[i], kept[i], sizes[i], names[i]) < 0)
-            return -1;
-    self->num_blocks = self->refs.len / 4;
+    if (keep(blocks, &self->blocks, sizeof(Block), "blocks") < 0 || keep(counts, &self->counts, 8, "counts") < 0)
+        return -1;
+    self->num_blocks = self->blocks.len / sizeof(Block);
     self->num_groups = self->counts.len / 8 / COUNTS;
-    for (int i = 0; i < 6; i++)
-        if (kept[i]->len / sizes[i] != self->num_blocks) {
-            PyErr_Format(PyExc_ValueError, "%s needs an item for each of %zd blocks", names[i], self->num_blocks);
-            return -1;
-        }
-    PyObject *done = use_index(self, arrays[7]);
+    PyObject *done = use_index(self, index);
     Py_XDECREF(done);
     return done ? 0 : -1;
 }
 
 static void dealloc(BlockArrays *self)
 {
-    Py_buffer *kept[] = {&self->refs, &self->number_of, &self->group_of, &self->tangled,
-                         &self->ahead, &self->behind, &self->counts, &self->index};
-    for (int i = 0; i < 8; i++)
+    Py_buffer *kept[] = {&self->blocks, &self->counts, &self->index};
+    for (int i = 0; i < 3; i++)
         if (kept[i]->obj)
             PyBuffer_Release(kept[i]);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -82,7 +71,7 @@ static PyObject *get_probes(BlockArrays *self, void *unused) { return PyLong_Fro
 
 static PyMethodDef methods[] = {
     {"use_index", (PyCFunction)use_index, METH_O, NULL},
-    FAST(hand_out), FAST(assign), FAST(count_free), FAST(hold), FAST(release),
+    FAST(hand_out), FAST(count_free), FAST(hold), FAST(release),
     FAST(register_rows), FAST(forget), FAST(stand_for),
     FAST(first_missing), FAST(last_missing), FAST(last_present), FAST(last_run), FAST(gather),
     {NULL, NULL, 0, NULL},

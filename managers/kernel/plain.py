@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +13,11 @@ LIVE, CACHED, REUSABLE, EVICTIONS = range(4)
 """Rows of ``counts``: per group, its held blocks, those with a key, those of them that are free, and lost keys."""
 COUNTS = 4
 
+BLOCK = np.dtype([(name, np.int32) for name in ("refs", "number", "group", "ahead", "behind", "tangled")])
+"""What is known of a block, side by side in memory, since most passes need several parts of it."""
+BlockRecords: TypeAlias = NDArray[np.void]
+"""An array of `BLOCK`."""
+
 
 class BlockArrays:
     """The passes over the arrays of one pool, which owns them; ``BlockPool`` says what each array means.
@@ -19,23 +26,13 @@ class BlockArrays:
     passed over. A pass that refuses changes nothing.
     """
 
-    def __init__(
-        self,
-        refs: IntArray,
-        number_of: IntArray,
-        group_of: IntArray,
-        tangled: NDArray[np.bool_],
-        ahead: IntArray,
-        behind: IntArray,
-        counts: NDArray[np.int64],
-        index: IntArray,
-    ) -> None:
-        self._refs = refs
-        self._number_of = number_of
-        self._group_of = group_of
-        self._tangled = tangled
-        self._ahead = ahead
-        self._behind = behind
+    def __init__(self, blocks: BlockRecords, counts: NDArray[np.int64], index: IntArray) -> None:
+        self._refs = blocks["refs"]
+        self._number_of = blocks["number"]
+        self._group_of = blocks["group"]
+        self._tangled = blocks["tangled"]
+        self._ahead = blocks["ahead"]
+        self._behind = blocks["behind"]
         self._counts = counts
         self._index = index
         self.probes = 0
@@ -47,24 +44,21 @@ class BlockArrays:
 
     # ---- who holds a block
 
-    def hand_out(self, ids: IntArray) -> None:
-        """Free ``ids`` are held once now, by no group yet."""
-        self._refs[ids] = 1
-        self._group_of[ids] = -1
-
-    def assign(self, groups: IntArray, ids: IntArray) -> None:
-        """Row ``i`` of ``ids``, just handed out, is for ``groups[i]``."""
+    def hand_out(self, groups: IntArray, ids: IntArray) -> None:
+        """Row ``i`` of ``ids``, which are free, is held once from now on, for ``groups[i]``, -1 for nobody yet."""
         rows = np.atleast_2d(ids)
-        self._group_of[rows] = groups[: len(rows), None]
-        self._counts[LIVE, groups[: len(rows)]] += rows.shape[1]
+        of_rows = groups[: len(rows)]
+        self._refs[rows] = 1
+        self._group_of[rows] = of_rows[:, None]
+        self._counts[LIVE, of_rows[of_rows >= 0]] += rows.shape[1]
 
     def count_free(self, ids: IntArray) -> int:
         """How many of ``ids`` nobody holds."""
         return int(((self._refs[ids] == 0) & (ids > 0)).sum())
 
     def hold(self, ids: IntArray, freed: IntArray) -> int:
-        """One more reference to each id. Those that were free go to ``freed``; returns how many, or -1 where a free
-        one has no key."""
+        """One more reference to each id. Those that were free go to ``freed``; returns how many, or -1 where
+        a free one has no key."""
         every = ids[ids > 0]
         free = every[self._refs[every] == 0]
         if not self._number_of[free].all():

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kvhybrid.managers.arrays import IntArray, int_array
 from kvhybrid.managers.kernel import BlockArrays, PlainBlockArrays, is_native
+from kvhybrid.managers.kernel.plain import BLOCK
 
 pytestmark = pytest.mark.skipif(not is_native, reason="no native kernel was compiled here")
 
@@ -19,29 +20,16 @@ class Side:
     """One form of the kernel, with arrays of its own."""
 
     def __init__(self, form: type[PlainBlockArrays]) -> None:
-        self.refs = np.zeros(BLOCKS, np.int32)
-        self.number_of = np.zeros(BLOCKS, np.int32)
-        self.group_of = np.zeros(BLOCKS, np.int32)
-        self.tangled = np.zeros(BLOCKS, bool)
-        self.ahead = np.zeros(BLOCKS, np.int32)
-        self.behind = np.zeros(BLOCKS, np.int32)
+        self.records = np.zeros(BLOCKS, BLOCK)
+        self.refs, self.tangled = self.records["refs"], self.records["tangled"]
         self.counts = np.zeros((4, GROUPS), np.int64)
         self.index = np.zeros((GROUPS, NUMBERS), np.int32)
         self.stack = np.zeros(BLOCKS, np.int32)
-        self.arrays = form(
-            self.refs,
-            self.number_of,
-            self.group_of,
-            self.tangled,
-            self.ahead,
-            self.behind,
-            self.counts,
-            self.index,
-        )
+        self.arrays = form(self.records, self.counts, self.index)
 
     def state(self) -> dict[str, list[object]]:
-        names = ("refs", "number_of", "group_of", "ahead", "behind", "counts", "index")
-        return {name: getattr(self, name).tolist() for name in names}
+        arrays = {name: self.records[name] for name in BLOCK.fields or ()}
+        return {name: a.tolist() for name, a in {**arrays, "counts": self.counts, "index": self.index}.items()}
 
 
 blocks = st.integers(0, BLOCKS - 1)
@@ -55,7 +43,7 @@ def calls(draw: st.DrawFn) -> tuple[str, list[object]]:
     if name == "register":
         return name, [draw(rows), draw(numbers)]
     if name == "hand_out":
-        return name, [draw(st.lists(st.integers(1, BLOCKS - 1), unique=True)), draw(st.integers(0, GROUPS - 1))]
+        return name, [draw(st.lists(st.integers(1, BLOCKS - 1), unique=True)), draw(st.integers(-1, GROUPS - 1))]
     if name == "look":
         return name, [draw(st.integers(1, 4)), draw(st.integers(0, NUMBERS)), draw(st.integers(0, NUMBERS))]
     if name in ("hold", "release"):
@@ -66,10 +54,8 @@ def calls(draw: st.DrawFn) -> tuple[str, list[object]]:
 def play(side: Side, name: str, values: list) -> object:  # type: ignore[type-arg]
     arrays = side.arrays
     if name == "hand_out":
-        ids = int_array([b for b in values[0] if not side.refs[b] and not side.number_of[b]])
-        arrays.hand_out(ids)
-        if values[1]:
-            arrays.assign(int_array([values[1]]), ids[None])
+        ids = int_array([b for b in values[0] if not side.refs[b] and not side.records["number"][b]])
+        arrays.hand_out(int_array([values[1]]), ids[None])
         return ids.tolist()
     if name == "hold":
         room = np.zeros(3 * len(values[0]), np.int32)
@@ -91,9 +77,9 @@ def play(side: Side, name: str, values: list) -> object:  # type: ignore[type-ar
         count = arrays.forget(int_array(values[0]), gone, values[1])
         return count, sorted(gone[:, : max(count, 0)].T.tolist())
     if name == "tangle":
-        alone = [b for b in values[0] if not side.ahead[b] and not side.behind[b]]
-        side.tangled[alone] = bool(values[1])
-        side.tangled[0] = False
+        alone = [b for b in values[0] if side.records[["ahead", "behind"]][b].tolist() == (0, 0)]
+        side.tangled[alone] = values[1]
+        side.tangled[0] = 0
         return None
     return look(arrays, *values)
 
@@ -128,7 +114,7 @@ def test_both_forms_give_the_same_answers_and_leave_the_same_arrays(script: list
 def test_strided_and_reversed_views_are_read_as_they_are() -> None:
     side = Side(BlockArrays)
     wide = int_array(range(1, 21)).reshape(2, 10)
-    side.arrays.hand_out(wide.ravel())
+    side.arrays.hand_out(int_array([0, 1]), wide)
     side.arrays.register_rows(int_array([0, 1]), wide[:, 1:7:2], int_array(range(1, 12))[::4], None)
     assert side.index[0, [1, 5, 9]].tolist() == [2, 4, 6]
     assert side.index[1, [1, 5, 9]].tolist() == [12, 14, 16]
@@ -139,14 +125,15 @@ def test_strided_and_reversed_views_are_read_as_they_are() -> None:
 
 
 WRONG: list[tuple[str, tuple[object, ...], type[Exception]]] = [
-    ("hand_out", (int_array([BLOCKS]),), IndexError),
-    ("hand_out", (np.zeros(3, np.int64),), TypeError),
-    ("hand_out", ([1, 2],), TypeError),
+    ("hand_out", (int_array([0]), int_array([BLOCKS])), IndexError),
+    ("hand_out", (int_array([0]), np.zeros(3, np.int64)), TypeError),
+    ("hand_out", (int_array([0]), [1, 2]), TypeError),
+    ("hand_out", (int_array([GROUPS]), int_array([1])), IndexError),
+    ("hand_out", (int_array([-2]), int_array([1])), IndexError),
+    ("hand_out", (int_array([0]), int_array([[1], [2]])), IndexError),
     ("hold", (int_array([-1]), int_array([0])), IndexError),
     ("hold", (int_array([1, 2]), int_array([0])), IndexError),
     ("hold", (int_array([1]), None), TypeError),
-    ("assign", (int_array([GROUPS]), int_array([1])), IndexError),
-    ("assign", (int_array([0]), int_array([[1], [2]])), IndexError),
     ("release", (int_array([1]), int_array([0]), 0, int_array([0])), IndexError),
     ("release", (int_array([1]), int_array([0] * BLOCKS), -1, int_array([0])), ValueError),
     ("register_rows", (int_array([0]), int_array([1, 2]), int_array([1]), None), IndexError),
@@ -182,16 +169,9 @@ def test_a_wrong_number_is_never_cached() -> None:
     assert not side.arrays.register_rows(int_array([0]), int_array([1]), path, None)
 
 
-def test_arrays_of_unequal_length_are_refused() -> None:
+def test_arrays_of_another_form_are_refused() -> None:
     side = Side(BlockArrays)
-    with pytest.raises(ValueError, match="behind"):
-        BlockArrays(
-            side.refs,
-            side.number_of,
-            side.group_of,
-            side.tangled,
-            side.ahead,
-            side.behind[:-1].copy(),
-            side.counts,
-            side.index,
-        )
+    with pytest.raises(TypeError, match="blocks needs items of 24 bytes, found 4"):
+        BlockArrays(np.zeros(BLOCKS, np.int32), side.counts, side.index)
+    with pytest.raises(ValueError, match="a row for each of 3 groups"):
+        BlockArrays(side.records, side.counts, np.zeros(7, np.int32))

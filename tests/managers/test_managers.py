@@ -70,7 +70,7 @@ def fill(manager: SingleTypeKVCacheManager, table: BlockTable, main: int, slots:
         fresh = manager.pool.take(len(growth.fresh))[None]
         manager.extend(table, slice(i, i + 1), growth, fresh[:, :0], fresh, 0)
     manager.settle(table, total, main)
-    return growth.fresh.tolist()
+    return list(growth.fresh)
 
 
 def spans_of(spans: list[tuple[int, int]]) -> set[int]:
@@ -135,9 +135,7 @@ def test_what_a_step_needs_is_the_same_for_the_generic_manager(
         manager, table = manager_of(spec, own=own), BlockTable(1)
         table.resize(held)
         growth = manager.growth(table, 0, total, total + new, total + new + lookahead, loads)
-        found.append(
-            (growth.loaded.tolist(), growth.loaded_length, growth.fresh.tolist(), growth.length, growth.blocks)
-        )
+        found.append((list(growth.loaded), growth.loaded_length, list(growth.fresh), growth.length, growth.blocks))
     assert found[0] == found[1]
 
 

@@ -18,7 +18,6 @@ from kvhybrid.hashing import PrefixHasher
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.block_pool import BlockPool
 from kvhybrid.managers.observer import PoolObserver
-from kvhybrid.miss_causes import MissCauses
 from kvhybrid.misses import MissLedger
 from kvhybrid.request import Request, RequestStatus
 from kvhybrid.residency import GroupResidency, ResidencyMeter
@@ -100,7 +99,7 @@ class KVCacheManager:
             coordinator.ledger = MissLedger(groups)
             observers.append(coordinator.ledger)
         if events and self.hasher:
-            self.events = EventLog(self.config, coordinator.index, self.hasher)
+            self.events = EventLog(self.config, coordinator.index)
             observers.append(self.events)
         if clock:
             self.residency = [GroupResidency() for _ in range(groups)]
@@ -134,18 +133,8 @@ class KVCacheManager:
             return ComputedBlocks(self.empty_hit, 0, 0)
         hit = self.coordinator.find_longest_cache_hit(request, request.num_tokens - 1)
         if self.coordinator.ledger is not None:
-            hit = replace(hit, causes=self._miss_causes(request, hit))
+            hit = replace(hit, causes=self.coordinator.miss_causes(request, hit))
         return ComputedBlocks(hit, hit.num_tokens, hit.junction)
-
-    def _miss_causes(self, request: Request, hit: PrefixHit) -> tuple[MissCauses, ...]:
-        coordinator, ledger = self.coordinator, self.coordinator.ledger
-        assert ledger is not None
-        numbers = coordinator.numbers(request)
-        by_manager = [
-            ledger.causes(m, numbers, request.num_tokens, hit.num_tokens, hit.own_tokens[m.groups[0]])
-            for m in coordinator.managers
-        ]
-        return tuple(by_manager[c] for c, _ in coordinator.place)
 
     def allocate_slots(
         self,

@@ -26,5 +26,5 @@ class CacheCounters:
             if causes:
                 known = looked_up.causes[g] if looked_up and looked_up.causes else None
                 self.misses[g] += known or MissCauses(opted_out=num_tokens - hit_tokens)
-                if looked_up and known:
+                if looked_up and known and looked_up.num_tokens > hit_tokens:
                     self.misses[g] += MissCauses(no_room=looked_up.num_tokens - hit_tokens)

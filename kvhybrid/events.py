@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 
 from kvhybrid.cache_config import KVCacheConfig
-from kvhybrid.hashing import ROOT, PrefixHasher
+from kvhybrid.hashing import ROOT, extra_keys
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.observer import PoolObserver
 from kvhybrid.managers.prefix_index import PrefixIndex
@@ -28,12 +29,32 @@ class StoredBlock:
     """Per prefix unit inside the block, what besides tokens entered its key."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BlockStored:
     """Keys of one group came to be: the first block of each was keyed."""
 
     group: int
-    blocks: tuple[StoredBlock, ...]
+    keys: tuple[bytes, ...]
+    ends: tuple[int, ...]
+    """Where the prefix of each key ends, in tokens."""
+    block_size: int
+    unit: int
+    request: Request | None = field(repr=False)
+    """Whose prefixes they are."""
+
+    @cached_property
+    def blocks(self) -> tuple[StoredBlock, ...]:
+        """The keys with their parents and extra keys. Made when asked for: most listeners need the keys alone."""
+        return tuple(self._block(key, end) for key, end in zip(self.keys, self.ends, strict=True))
+
+    def _block(self, key: bytes, end: int) -> StoredBlock:
+        unit, request = self.unit, self.request
+        start = (end - 1) // self.block_size * self.block_size
+        if request is None:
+            return StoredBlock(key, ROOT, start, end, ())
+        parent = request.block_hashes[start // unit - 1] if start else ROOT
+        extra = tuple(extra_keys(request, i, unit) for i in range(start // unit, end // unit))
+        return StoredBlock(key, parent, start, end, extra)
 
 
 @dataclass(frozen=True)
@@ -59,10 +80,9 @@ class EventLog(PoolObserver):
     are cached, at every moment.
     """
 
-    def __init__(self, config: KVCacheConfig, index: PrefixIndex, hasher: PrefixHasher) -> None:
+    def __init__(self, config: KVCacheConfig, index: PrefixIndex) -> None:
         self._config = config
         self._index = index
-        self._hasher = hasher
         self._events: list[CacheEvent] = []
         self.request: Request | None = None
         """Whose blocks are being keyed: the source of parents and extra keys."""
@@ -72,29 +92,17 @@ class EventLog(PoolObserver):
         events, self._events = self._events, []
         return events
 
-    def stored(self, group: int, numbers: IntArray) -> None:
-        blocks = tuple(self._stored_block(group, number) for number in numbers.tolist())
-        self._events.append(BlockStored(group, blocks))
-
-    def _stored_block(self, group: int, number: int) -> StoredBlock:
-        unit, size = self._config.hash_unit, self._config.block_sizes[group]
-        end = self._index.units(number) * unit
-        start = (end - 1) // size * size
-        keys, extra = (self.request.block_hashes, self._extra) if self.request else ([], None)
-        parent = keys[start // unit - 1] if start and keys else ROOT
-        units = range(start // unit, end // unit)
-        return StoredBlock(
-            self._index.key(number), parent, start, end, tuple(extra(u) for u in units) if extra else ()
-        )
-
-    def _extra(self, unit: int) -> bytes:
-        assert self.request is not None
-        return self._hasher.extra_keys(self.request, unit)
+    def stored(self, groups: IntArray, numbers: IntArray) -> None:
+        unit, sizes = self._config.hash_unit, self._config.block_sizes
+        keys, units = tuple(self._index.keys_of(numbers)), self._index.units_of(numbers)
+        ends = tuple((units * unit).tolist())
+        for group in groups.tolist():
+            self._events.append(BlockStored(group, keys, ends, sizes[group], unit, self.request))
 
     def removed(self, groups: IntArray, numbers: IntArray) -> None:
-        for group in np.unique(groups).tolist():
-            keys = tuple(self._index.key(n) for n in numbers[groups == group].tolist())
-            self._events.append(BlockRemoved(group, keys))
+        for group in np.flatnonzero(np.bincount(groups)).tolist():
+            keys = self._index.keys_of(numbers[groups == group])
+            self._events.append(BlockRemoved(group, tuple(keys)))
 
     def cleared(self, groups: IntArray, numbers: IntArray) -> None:
         if not self._events or not isinstance(self._events[-1], AllBlocksCleared):

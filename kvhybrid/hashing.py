@@ -42,20 +42,21 @@ class PrefixHasher:
             return
         for index in range(done, end // unit):
             at = (index - done) * width
-            parent = sha256(parent + raw[at : at + width] + self.extra_keys(request, index)).digest()
+            parent = sha256(parent + raw[at : at + width] + extra_keys(request, index, unit)).digest()
             keys.append(parent)
 
-    def extra_keys(self, request: Request, index: int) -> bytes:
-        """What besides its tokens decides the content of unit ``index``."""
-        parts: list[tuple[str, ...]] = []
-        if request.lora is not None:
-            parts.append(("lora", request.lora.name, request.lora.path))
-        start, end = index * self.unit, (index + 1) * self.unit
-        parts.extend(
-            ("media", item.content_hash, str(item.start - start))
-            for item in request.media
-            if item.start < end and start < item.start + item.length
-        )
-        if index == 0 and request.cache_salt is not None:
-            parts.append(("salt", request.cache_salt))
-        return repr(parts).encode() if parts else b""
+
+def extra_keys(request: Request, index: int, unit: int) -> bytes:
+    """What besides its tokens decides the content of unit ``index`` of so many tokens."""
+    parts: list[tuple[str, ...]] = []
+    if request.lora is not None:
+        parts.append(("lora", request.lora.name, request.lora.path))
+    start, end = index * unit, (index + 1) * unit
+    parts.extend(
+        ("media", item.content_hash, str(item.start - start))
+        for item in request.media
+        if item.start < end and start < item.start + item.length
+    )
+    if index == 0 and request.cache_salt is not None:
+        parts.append(("salt", request.cache_salt))
+    return repr(parts).encode() if parts else b""

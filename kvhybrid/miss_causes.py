@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
+from operator import add, attrgetter
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,10 @@ class MissCauses:
     """The request or the group does not read the cache."""
 
     def __iter__(self) -> Iterator[int]:
-        return iter(getattr(self, field.name) for field in fields(self))
+        return iter(_counts(self))
 
     def __add__(self, other: MissCauses) -> MissCauses:
-        return MissCauses(*map(sum, zip(self, other, strict=True)))
+        return MissCauses(*map(add, _counts(self), _counts(other)))
 
     @property
     def total(self) -> int:
@@ -41,3 +42,6 @@ class MissCauses:
 
     def by_name(self) -> dict[str, int]:
         return asdict(self)
+
+
+_counts: Callable[[MissCauses], tuple[int, ...]] = attrgetter(*(field.name for field in fields(MissCauses)))

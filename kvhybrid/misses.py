@@ -39,8 +39,9 @@ class MissLedger(PoolObserver):
         self._computed[numbers] = True
         self._touched[numbers] = self._sweeps
 
-    def stored(self, group: int, numbers: IntArray) -> None:
-        self._lost[group, numbers] = False
+    def stored(self, groups: IntArray, numbers: IntArray) -> None:
+        for group in groups.tolist():
+            self._lost[group, numbers] = False
 
     def removed(self, groups: IntArray, numbers: IntArray) -> None:
         self._lost[groups, numbers] = True
@@ -76,10 +77,12 @@ class MissLedger(PoolObserver):
         end = num_tokens - num_tokens % manager.rules.alignment
         lengths = np.arange(unaligned + unit, end + 1, unit)
         seen = self._computed[path[lengths // manager.rules.hash_unit - 1]]
-        lacked = path[manager.lacking(path, loose, unaligned, end)]
-        lost = seen & self._lost[manager.group_ids[:, None], lacked].any(axis=0)
-        evicted = int(lost.sum()) * unit
-        not_retained = int(seen.sum()) * unit - evicted
+        evicted = not_retained = 0
+        if seen.any():
+            lacked = path[manager.lacking(path, loose, unaligned, end)]
+            lost = seen & self._lost[manager.group_ids[:, None], lacked].any(axis=0)
+            evicted = int(lost.sum()) * unit
+            not_retained = int(seen.sum()) * unit - evicted
         return MissCauses(
             other_group=own - hit,
             last_token=whole - own,

@@ -55,7 +55,7 @@ class BlockKeys:
         """Make room for prefix numbers below ``numbers``."""
         have = self.index.shape[1]
         if numbers > have:
-            grown = np.zeros((self.index.shape[0], max(numbers, 2 * have)), np.int32)
+            grown = np.zeros((self.index.shape[0], numbers), np.int32)
             grown[:, :have] = self.index
             self.index = grown
             self.arrays.use_index(grown)
@@ -73,10 +73,16 @@ class BlockKeys:
                     if block:
                         self._register_one(group, block, number)
         elif stored is not None:
-            for group, row in zip(groups.tolist(), stored, strict=True):
-                new = row[row > 0]
-                for observer in self.observers if len(new) else ():
-                    observer.stored(group, new)
+            self._tell_stored(groups, stored)
+
+    def _tell_stored(self, groups: IntArray, stored: IntArray) -> None:
+        """Row ``i`` has the new keys of ``groups[i]``; groups that go in lockstep mostly have the same."""
+        alike = bool((stored == stored[0]).all())
+        for rows in [slice(None)] if alike else [slice(i, i + 1) for i in range(len(groups))]:
+            new = stored[rows][0]
+            new = new[new > 0]
+            for observer in self.observers if len(new) else ():
+                observer.stored(groups[rows], new)
 
     def _register_one(self, group: int, block: int, number: int) -> None:
         numbers = self.keys_of(block)
@@ -96,7 +102,7 @@ class BlockKeys:
         else:
             self.index[group, number] = block
             for observer in self.observers:
-                observer.stored(group, np.array([number], np.int32))
+                observer.stored(np.array([group], np.int32), np.array([number], np.int32))
         self.number_of[block] = number
 
     def _count_key(self, group: int, block: int, by: int) -> None:

@@ -52,7 +52,10 @@ class BlockPool(BlockKeys):
     def take_rows(self, shares: Sequence[tuple[IntArray, int]]) -> list[IntArray]:
         """As `take`, for all ``shares`` at once: each names its groups and how many blocks every one of them gets,
         and comes back as an array with a row per group."""
-        ids, start = self._draw(sum(len(groups) * count for groups, count in shares)), 0
+        total = 0
+        for groups, count in shares:
+            total += len(groups) * count
+        ids, start = self._draw(total), 0
         rows: list[IntArray] = []
         for groups, count in shares:
             end = start + len(groups) * count

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+
 
 class NumberSpans:
     """The free numbers from 1 up: spans that came back, and everything from ``end`` on."""
@@ -9,35 +11,36 @@ class NumberSpans:
     def __init__(self) -> None:
         self.end = 1
         self._spans: list[tuple[int, int]] = []
-        self._sorted = True
+        """(length, first number) of the spans below ``end``, the shortest first."""
+        self._returned: list[tuple[int, int]] = []
+        """(first, end) of the spans that came back and are not merged with their neighbours yet."""
 
     def take(self, count: int) -> int:
-        """The first of ``count`` consecutive numbers: from the lowest span that holds them, or from the end."""
-        if not self._sorted:
+        """The first of ``count`` consecutive numbers: of the shortest span that holds them, or from the end."""
+        if self._returned:
             self._merge()
-        for i, (start, end) in enumerate(self._spans):
-            if end - start >= count:
-                if end - start == count:
-                    del self._spans[i]
-                else:
-                    self._spans[i] = (start + count, end)
-                return start
-        first, self.end = self.end, self.end + count
+        at = bisect_left(self._spans, (count, 0))
+        if at == len(self._spans):
+            first, self.end = self.end, self.end + count
+            return first
+        length, first = self._spans.pop(at)
+        if length > count:
+            insort(self._spans, (length - count, first + count))
         return first
 
     def give_back(self, start: int, end: int) -> None:
         """The numbers ``[start, end)`` are free again."""
         if start < end:
-            self._spans.append((start, end))
-            self._sorted = False
+            self._returned.append((start, end))
 
     def _merge(self) -> None:
         merged: list[tuple[int, int]] = []
-        for start, end in sorted(self._spans):
+        for start, end in sorted(self._returned + [(first, first + length) for length, first in self._spans]):
             if merged and merged[-1][1] == start:
                 merged[-1] = (merged[-1][0], end)
             else:
                 merged.append((start, end))
         if merged and merged[-1][1] == self.end:
             self.end = merged.pop()[0]
-        self._spans, self._sorted = merged, True
+        self._spans = sorted((end - start, start) for start, end in merged)
+        self._returned.clear()

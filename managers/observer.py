@@ -24,8 +24,8 @@ class PoolObserver:
     def evicted(self, ids: IntArray, groups: IntArray) -> None:
         """Cached blocks are about to lose their keys to a new owner."""
 
-    def stored(self, group: int, numbers: IntArray) -> None:
-        """Keys came to be."""
+    def stored(self, groups: IntArray, numbers: IntArray) -> None:
+        """Keys came to be: ``numbers`` in each of ``groups``."""
 
     def removed(self, groups: IntArray, numbers: IntArray) -> None:
         """Keys are gone."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -97,6 +98,32 @@ class PrefixIndex:
         run = self._runs[int(self._run_of[number])]
         return run.units_before + number - run.base + 1
 
+    def keys_of(self, numbers: IntArray) -> list[bytes]:
+        """The key of each of ``numbers``."""
+        keys: list[bytes] = []
+        for run, part in self._by_run(numbers):
+            first, last, step = int(part[0]) - run.base, int(part[-1]) - run.base, 1
+            if first > last:
+                first, last, step = last, first, -1
+            if last - first + 1 == len(part) and bool((part[1:] - part[:-1] == step).all()):
+                keys += run.keys[first : last + 1][::step]
+            else:
+                keys += map(run.keys.__getitem__, (part - run.base).tolist())
+        return keys
+
+    def units_of(self, numbers: IntArray) -> IntArray:
+        """How many units the prefix behind each of ``numbers`` has."""
+        parts = [part + (run.units_before + 1 - run.base) for run, part in self._by_run(numbers)]
+        return np.concatenate(parts) if parts else EMPTY
+
+    def _by_run(self, numbers: IntArray) -> Iterator[tuple[Run, IntArray]]:
+        """Stretches of ``numbers`` that lie in one run."""
+        runs = self._run_of[numbers]
+        cuts = [0, *(np.flatnonzero(runs[1:] != runs[:-1]) + 1).tolist(), len(numbers)]
+        for start, end in pairwise(cuts):
+            if start < end:
+                yield self._runs[runs[start]], numbers[start:end]
+
     @property
     def wants_sweep(self) -> bool:
         return self._given_since_sweep > self._room
@@ -184,7 +211,9 @@ class PrefixIndex:
             if path.index is self and path.generation == current:
                 needed[path.numbers] = True
                 path.generation = self._generation
-        freed = [self._trim(run, needed) for run in self._leaves_first()]
+        last_needed = np.maximum.accumulate(np.where(needed, np.arange(len(needed)), -1))
+        # A run may lose its children on the way, so each is asked when its turn comes.
+        freed = [self._trim(run, last_needed) for run in self._leaves_first() if not run.children]
         self._runs = [run for run in self._runs if run.keys or run is self._root]
         for place, run in enumerate(self._runs):
             self._place(run, place)
@@ -199,15 +228,14 @@ class PrefixIndex:
             order.append(run)
         return order[:0:-1]
 
-    def _trim(self, run: Run, needed: np.ndarray) -> IntArray:
-        """Give back the part of ``run`` after its last needed number; a run with children is needed whole."""
-        if run.children:
-            return EMPTY
-        kept = 0
-        wanted = np.flatnonzero(needed[run.base : run.base + len(run.keys)])
-        if len(wanted):
-            kept = int(wanted[-1]) + 1
-        first, end = run.base + kept, run.base + len(run.keys)
+    def _trim(self, run: Run, last_needed: np.ndarray) -> IntArray:
+        """Give back the part of ``run``, which has no children, after its last needed number.
+
+        ``last_needed[n]`` is the highest needed number that is at most ``n``.
+        """
+        end = run.base + len(run.keys)
+        first = max(int(last_needed[end - 1]) + 1, run.base)
+        kept = first - run.base
         self._numbers.give_back(first, end + run.room)
         run.room = 0
         if not kept and run.parent is not None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Protocol
 
 
-class RetainedRequest(NamedTuple):
+class RetainedRequest(Protocol):
     """What retention looks at in a request."""
 
-    num_prompt_tokens: int
-    junction: int
-    """How far another group proved the prefix shared, 0 where none did."""
+    @property
+    def num_prompt_tokens(self) -> int: ...
+
+    @property
+    def shared_prefix_boundary(self) -> int:
+        """The junction: how far another group proved the prefix shared, 0 where none did."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -42,10 +46,10 @@ class Retention:
             kept.extend(k * step for k in range(max(start // step, 1), end // step + 2))
         if self.interval is not None:
             kept.extend(p // alignment * alignment for p in self._latest(request.num_prompt_tokens))
-            if request.junction:
-                kept.append(request.junction // alignment * alignment)
+            if request.shared_prefix_boundary:
+                kept.append(request.shared_prefix_boundary // alignment * alignment)
                 if margin:
-                    kept.append((request.junction - margin) // alignment * alignment)
+                    kept.append((request.shared_prefix_boundary - margin) // alignment * alignment)
         return kept
 
     def _latest(self, num_prompt_tokens: int) -> tuple[int, ...]:

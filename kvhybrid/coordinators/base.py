@@ -15,8 +15,9 @@ from kvhybrid.managers.base import GroupRules, Growth, SingleTypeKVCacheManager
 from kvhybrid.managers.block_pool import BlockPool
 from kvhybrid.managers.eviction import reuse_order
 from kvhybrid.managers.prefix_index import PrefixIndex, PrefixPath
-from kvhybrid.managers.retention import RetainedRequest, Retention
+from kvhybrid.managers.retention import Retention
 from kvhybrid.managers.table import BlockTable
+from kvhybrid.miss_causes import MissCauses
 from kvhybrid.misses import MissLedger
 from kvhybrid.request import Request
 from kvhybrid.specs import registry
@@ -54,6 +55,8 @@ class KVCacheCoordinator:
         self.deferred: list[RequestTables] = []
         """What finished requests still hold until somebody has read it."""
         self.ledger: MissLedger | None = None
+        self._num_numbers = 0
+        """Prefix numbers that the pools and the ledger have room for."""
 
         order, num_groups = reuse_order(eviction), len(config.groups)
         self.pool = BlockPool(config.num_blocks, num_groups, order)
@@ -82,6 +85,7 @@ class KVCacheCoordinator:
         """The managers that can have hits, those first whose misses end every longer hit."""
         self.nothing = self._no_hit()
         """The hit of no tokens."""
+        self._no_rows: list[IntArray] = [NO_ROWS] * len(self.batches)
         self._encodes = [manager.spec.source == "encoder" for manager in self.managers]
 
     def _sub_block_hits(self) -> bool:
@@ -125,6 +129,16 @@ class KVCacheCoordinator:
         """The longest prefix of at most ``limit`` tokens from which every cacheable group can resume."""
         raise NotImplementedError
 
+    def miss_causes(self, request: Request, hit: PrefixHit) -> tuple[MissCauses, ...]:
+        """Per group, where the tokens went that ``hit``, just found, lacks. Needs the ledger."""
+        assert self.ledger is not None
+        numbers, tokens = self.numbers(request), request.num_tokens
+        by_manager = [
+            self.ledger.causes(m, numbers, tokens, hit.num_tokens, hit.own_tokens[m.groups[0]])
+            for m in self.managers
+        ]
+        return tuple(by_manager[c] for c, _ in self.place)
+
     def keyed_tokens(self, manager: SingleTypeKVCacheManager, num_tokens: int) -> int:
         """How many of ``num_tokens`` are worth keying in ``manager``: 0 without prefix caching."""
         raise NotImplementedError
@@ -139,10 +153,12 @@ class KVCacheCoordinator:
         if self.index.wants_sweep:
             self._sweep()
         numbers = self.index.extend(path, request.block_hashes)
-        for pool in self.pools:
-            pool.grow_index(len(self.index))
-        if self.ledger is not None:
-            self.ledger.grow(len(self.index))
+        if len(self.index) > self._num_numbers:
+            self._num_numbers = 2 * len(self.index)
+            for pool in self.pools:
+                pool.grow_index(self._num_numbers)
+            if self.ledger is not None:
+                self.ledger.grow(self._num_numbers)
         return numbers
 
     def _sweep(self) -> None:
@@ -181,11 +197,13 @@ class KVCacheCoordinator:
     def are_stale(self, hits: Sequence[IntArray], request: Request) -> bool:
         """Whether some block of ``hits`` was reused since they were looked up."""
         numbers = self.numbers(request)
-        return any(m.is_stale(hit, numbers) for m, hit in zip(self.managers, hits, strict=True))
+        stale = [m.is_stale(hit, numbers) for m, hit in zip(self.managers, hits, strict=True)]
+        return True in stale
 
     def are_too_fresh(self, hits: Sequence[IntArray], num_tokens: int) -> bool:
         """Whether some group would have to read what only the current step's forward pass writes."""
-        return any(m.is_too_fresh(hit, num_tokens) for m, hit in zip(self.managers, hits, strict=True))
+        fresh = [m.is_too_fresh(hit, num_tokens) for m, hit in zip(self.managers, hits, strict=True)]
+        return True in fresh
 
     def live_parts(self, hits: Sequence[IntArray], num_tokens: int) -> Sequence[IntArray]:
         """The parts of ``hits`` that are still read once ``num_tokens`` are there."""
@@ -257,7 +275,7 @@ class KVCacheCoordinator:
         if hits:
             for (manager, table), hit in zip(held.pairs, hits, strict=True):
                 manager.adopt(table, hit, step.hit_tokens)
-        loaded = self._take([len(g.loaded) for g in growths])
+        loaded = self._take([len(g.loaded) for g in growths]) if step.loads else self._no_rows
         fresh = self._take([len(g.fresh) + g.copies for g in growths])
         added: list[IntArray] = []
         for b, (c, rows) in enumerate(self.batches):
@@ -279,9 +297,9 @@ class KVCacheCoordinator:
     def _take(self, counts: list[int]) -> list[IntArray]:
         """For every batch its blocks, a row per group, ``counts`` of them by manager; each pool gives all of its
         own at once."""
-        parts: list[IntArray] = [NO_ROWS] * len(self.batches)
         if not any(counts):
-            return parts
+            return self._no_rows
+        parts = self._no_rows.copy()
         for pool, taken, batches in self._shares:
             rows = pool.take_rows([(groups, counts[c]) for _, c, groups in batches])
             for i, (b, _, _) in enumerate(batches):
@@ -294,10 +312,9 @@ class KVCacheCoordinator:
     def cache_blocks(self, held: RequestTables, request: Request, num_tokens: int) -> None:
         """Key what is full at ``num_tokens``."""
         numbers = self.numbers(request)
-        retained = RetainedRequest(request.num_prompt_tokens, request.shared_prefix_boundary)
         for manager, table in held.pairs:
             if manager.spec.cacheable and (upto := self.keyed_tokens(manager, num_tokens)):
-                manager.register(table, numbers, upto, retained)
+                manager.register(table, numbers, upto, request)
         if self.ledger is not None:
             units = num_tokens // self.config.hash_unit
             self.ledger.computed(numbers[held.units_noted : units])

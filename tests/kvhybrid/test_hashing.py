@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvhybrid.hashing import PrefixHasher
+from kvhybrid.hashing import PrefixHasher, extra_keys
 from kvhybrid.request import LoRA, MediaItem, Request
 
 
@@ -93,11 +93,11 @@ def test_other_conditions_give_other_keys(one: dict[str, Any], other: dict[str, 
 def test_a_salt_enters_the_first_unit_and_the_chain_carries_it_on() -> None:
     hasher = PrefixHasher(4)
     request = Request("r", range(8), cache_salt="s", hasher=hasher)
-    assert hasher.extra_keys(request, 0) != b""
-    assert hasher.extra_keys(request, 1) == b""
+    assert extra_keys(request, 0, 4) != b""
+    assert extra_keys(request, 1, 4) == b""
 
 
 def test_an_adapter_enters_every_unit() -> None:
     hasher = PrefixHasher(4)
     request = Request("r", range(8), lora=LoRA("a", "p"), hasher=hasher)
-    assert hasher.extra_keys(request, 0) == hasher.extra_keys(request, 1) != b""
+    assert extra_keys(request, 0, 4) == extra_keys(request, 1, 4) != b""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from kvhybrid.managers.arrays import int_array
 from kvhybrid.managers.base import GroupRules, SingleTypeKVCacheManager
 from kvhybrid.managers.block_pool import BlockPool
-from kvhybrid.managers.retention import RetainedRequest, Retention
+from kvhybrid.managers.retention import Retention
 from kvhybrid.managers.table import BlockTable
 from kvhybrid.specs import (
     ChunkedLocalAttentionSpec,
@@ -34,6 +36,13 @@ DECODER_SPECS = st.one_of(
 )
 CACHEABLE = DECODER_SPECS.filter(lambda spec: spec.cacheable)
 TOKENS = st.integers(0, 60)
+
+
+class Retained(NamedTuple):
+    """A request as retention sees it."""
+
+    num_prompt_tokens: int
+    shared_prefix_boundary: int
 
 
 def manager_of(
@@ -209,7 +218,7 @@ def test_keys_are_the_same_for_the_generic_manager(spec: KVCacheSpec, data: st.D
     drops = retention.draft and data.draw(st.booleans())
     prompt = data.draw(st.integers(1, 50))
     steps = data.draw(st.lists(st.integers(1, 20), min_size=1, max_size=4))
-    request = RetainedRequest(prompt, data.draw(st.sampled_from([0, 8, 20])))
+    request = Retained(prompt, data.draw(st.sampled_from([0, 8, 20])))
     path = np.arange(1, 100, dtype=np.int32)
     found = []
     for own in (True, False):
@@ -232,7 +241,7 @@ def test_a_window_keeps_what_a_retained_position_reads_and_no_more(
     manager = manager_of(spec, alignment=common, retention=Retention(None if interval is None else step, common))
     table = BlockTable(1)
     fill(manager, table, prompt, prompt)
-    manager.register(table, np.arange(1, 100, dtype=np.int32), prompt, RetainedRequest(prompt, 0))
+    manager.register(table, np.arange(1, 100, dtype=np.int32), prompt, Retained(prompt, 0))
     kept = set(range(step, prompt + 20 * common, step)) if step else set()
     kept.add((prompt - 1) // common * common)
     read = {t // size for p in kept for part in spec.live(p) for t in part}
@@ -246,7 +255,7 @@ def test_a_state_is_keyed_only_where_a_step_ended_on_a_block(size: int, steps: l
     for new in steps:
         fill(manager, table, main + new, main + new, main)
         main += new
-        manager.register(table, path, main, RetainedRequest(1000, 0))
+        manager.register(table, path, main, Retained(1000, 0))
     ends = np.cumsum(steps).tolist()
     assert keyed_entries(manager, table) == [end // size - 1 for end in ends if end % size == 0]
 
@@ -254,7 +263,7 @@ def test_a_state_is_keyed_only_where_a_step_ended_on_a_block(size: int, steps: l
 def test_a_state_keyed_in_this_step_is_not_readable_yet() -> None:
     manager, table = manager_of(MambaSpec(block_size=4)), BlockTable(1)
     fill(manager, table, 8, 8)
-    manager.register(table, np.arange(1, 9, dtype=np.int32), 8, RetainedRequest(9, 0))
+    manager.register(table, np.arange(1, 9, dtype=np.int32), 8, Retained(9, 0))
     assert manager.is_too_fresh(int_array([[0, 1]]), 8)
     assert not manager.is_too_fresh(int_array([[0, 2]]), 8)
     manager.written_from.clear()
@@ -265,7 +274,7 @@ def test_null_entries_never_get_a_key() -> None:
     manager, table = manager_of(SlidingWindowSpec(block_size=4, window=5)), BlockTable(1)
     fill(manager, table, 16, 16)
     manager.drop(table, slice(0, 1), manager.dead(table, 16))
-    manager.register(table, np.arange(1, 9, dtype=np.int32), 16, RetainedRequest(17, 0))
+    manager.register(table, np.arange(1, 9, dtype=np.int32), 16, Retained(17, 0))
     assert keyed_entries(manager, table) == [3]
     assert manager.pool.keys_of(0) == []
 

@@ -27,8 +27,8 @@ class Listener(PoolObserver):
     def evicted(self, ids: IntArray, groups: IntArray) -> None:
         self.heard.append(("evicted", ids.tolist(), groups.tolist()))
 
-    def stored(self, group: int, numbers: IntArray) -> None:
-        self.heard.append(("stored", group, numbers.tolist()))
+    def stored(self, groups: IntArray, numbers: IntArray) -> None:
+        self.heard += [("stored", group, numbers.tolist()) for group in groups.tolist()]
 
     def removed(self, groups: IntArray, numbers: IntArray) -> None:
         if len(groups):

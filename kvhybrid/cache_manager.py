@@ -185,19 +185,20 @@ class KVCacheManager:
             and not num_external_computed_tokens
         ):
             return self.no_blocks
-        self._check_call(request, held, num_new_computed_tokens, new_computed_blocks)
+        if held is None and num_new_computed_tokens:
+            self._check_hit(request, num_new_computed_tokens, new_computed_blocks)
+        elif held is not None and held.owner is not request:
+            raise ValueError(
+                f"request {request.request_id!r}: another request of this id holds blocks; free it first"
+            )
         if not (num_new_tokens or num_new_computed_tokens or num_external_computed_tokens):
             raise ValueError(f"request {request.request_id!r}: no tokens to allocate and none to adopt")
-        step = Step.of(
-            request,
-            num_new_tokens,
-            0 if held else num_new_computed_tokens,
-            num_external_computed_tokens,
-            held is None and num_external_computed_tokens > 0,
-            num_lookahead_tokens,
-            num_encoder_tokens,
-            self.max_model_len,
-        )
+        adopted, longest = 0 if held else num_new_computed_tokens, self.max_model_len
+        total = min(request.num_computed_tokens + adopted + num_external_computed_tokens, longest)
+        main = total + num_new_tokens
+        slots = min(main + num_lookahead_tokens, longest)
+        loads = held is None and num_external_computed_tokens > 0
+        step = Step(total, main, slots, adopted, loads, num_encoder_tokens)
         headroom = NO_HEADROOM
         watermark = self.watermark_blocks if has_scheduled_reqs and request.status in ADMISSIBLE else 0
         if watermark or reserved_blocks or full_sequence_must_fit:
@@ -212,18 +213,13 @@ class KVCacheManager:
             before.go_back(self.coordinator, request.request_id)
             raise self._manager_error(error, f"request {request.request_id!r}, {step}") from error
 
-    def _check_call(
-        self, request: Request, held: RequestTables | None, adopted: int, hit: KVCacheBlocks | None
-    ) -> None:
-        name = f"request {request.request_id!r}"
-        if held is not None and held.owner is not request:
-            raise ValueError(f"{name}: another request of this id holds blocks; free it first")
-        if held is None and adopted:
-            found = hit.num_tokens if isinstance(hit, PrefixHit) else 0
-            if found != adopted:
-                raise ValueError(
-                    f"{name}: num_new_computed_tokens = {adopted}, new_computed_blocks is a hit of {found} tokens"
-                )
+    def _check_hit(self, request: Request, adopted: int, hit: KVCacheBlocks | None) -> None:
+        found = hit.num_tokens if isinstance(hit, PrefixHit) else 0
+        if found != adopted:
+            raise ValueError(
+                f"request {request.request_id!r}: num_new_computed_tokens = {adopted}, "
+                f"new_computed_blocks is a hit of {found} tokens"
+            )
 
     def _allocate(
         self,

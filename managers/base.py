@@ -106,7 +106,7 @@ class SingleTypeKVCacheManager:
         return self._search(path, alignment, 0)
 
     def _search(self, path: IntArray, alignment: int, margin: int) -> LiveSetSearch:
-        residency = Residency(self.pool, self.groups, path, self.units_per_block)
+        residency = Residency(self.pool, self.group_ids, path, self.units_per_block)
         return self.search_class(self.spec, residency, self.block_size, alignment, margin)
 
     @property

@@ -33,7 +33,8 @@ class BlockPool(BlockKeys):
         self._stacked = 0
         self._next_unused = 1
         self._order_class = order
-        self._order = order(num_blocks)
+        self._releases = 0
+        self._order = order(self.records["release"])
 
     @property
     def usage(self) -> float:
@@ -104,7 +105,7 @@ class BlockPool(BlockKeys):
 
         Null entries are skipped.
         """
-        freed = np.empty(ids.size, np.int32)
+        freed = np.empty((2, ids.size), np.int32)
         count = self.arrays.hold(ids, freed)
         if count < 0:
             stale = ids[(ids > 0) & (self.refs[ids] == 0) & (self.number_of[ids] == 0)].tolist()
@@ -112,8 +113,8 @@ class BlockPool(BlockKeys):
                 f"blocks {stale} are free and have no key: the hit that names them is out of date"
             )
         if count:
-            free = freed[:count]
-            self._order.remove(free)
+            free = freed[0, :count]
+            self._order.remove(free, freed[1, :count])
             self.num_free -= count
             for observer in self.observers:
                 observer.held(free)
@@ -130,13 +131,14 @@ class BlockPool(BlockKeys):
         """
         cached = np.empty(ids.size, np.int32)
         before = self._stacked
-        height, num_cached = self.arrays.release(ids, self._stack, before, cached)
+        self._releases += 1
+        height, num_cached = self.arrays.release(ids, self._stack, before, cached, self._releases)
         if height < 0:
             self._refuse_release(ids.ravel())
         self._stacked = height
         if num_cached:
             cached = cached[:num_cached]
-            self._order.append(cached)
+            self._order.append(cached, self._releases)
         self.num_free += height - before + num_cached
         for observer in self.observers:
             observer.freed(np.concatenate((self._stack[before:height][::-1], cached[:num_cached])))
@@ -165,7 +167,7 @@ class BlockPool(BlockKeys):
             return False
         queue = np.array(self.free_queue(), np.int32)
         self._push_all(queue)
-        self._order = self._order_class(self.num_blocks)
+        self._order = self._order_class(self.records["release"])
         self._drop_all_keys()
         return True
 

@@ -22,7 +22,7 @@ class PrefixSearch(LiveSetSearch):
     """
 
     def __init__(self, manager: FullAttentionManager, path: IntArray, alignment: int, margin: int) -> None:
-        residency = Residency(manager.pool, manager.groups, path, manager.units_per_block)
+        residency = Residency(manager.pool, manager.group_ids, path, manager.units_per_block)
         super().__init__(manager.spec, residency, manager.block_size, alignment, margin)
         self.manager = manager
         self.path = path

@@ -19,7 +19,7 @@ class StateSearch(LiveSetSearch):
     def __init__(self, manager: MambaManager, path: IntArray, alignment: int) -> None:
         self.unit = manager.granularity
         stride = self.unit // manager.rules.hash_unit
-        residency = Residency(manager.pool, manager.groups, path, stride)
+        residency = Residency(manager.pool, manager.group_ids, path, stride)
         super().__init__(manager.spec, residency, manager.block_size, alignment, 0)
 
     def at_most(self, limit: int) -> int:

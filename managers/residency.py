@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from kvhybrid.managers.arrays import IntArray
@@ -17,11 +15,11 @@ class Residency:
     questions whose ``end`` never rises look at no entry twice.
     """
 
-    def __init__(self, pool: BlockPool, groups: Sequence[int] | IntArray, path: IntArray, stride: int) -> None:
+    def __init__(self, pool: BlockPool, groups: IntArray, path: IntArray, stride: int) -> None:
         self._numbers = path if stride == 1 else path[stride - 1 :: stride]
         self._arrays = pool.arrays
-        self._rows = np.asarray(groups, np.int32)
-        self.num_groups = len(self._rows)
+        self._rows = groups
+        self.num_groups = len(groups)
         self.num_entries = len(self._numbers)
         self._cached_from = self._cached_to = 0
         """Entries between these are cached."""

@@ -291,8 +291,7 @@ class KVCacheCoordinator:
 
     def quiet_until(self, held: RequestTables, keyed: int, main: int) -> int:
         """How far the request may grow, token by token, before any of its groups has work to do."""
-        limits = [manager.quiet_until(table, keyed, main) for manager, table in held.pairs]
-        return min(limits)
+        return min([manager.quiet_until(table, keyed, main) for manager, table in held.pairs])
 
     def _take(self, counts: list[int]) -> list[IntArray]:
         """For every batch its blocks, a row per group, ``counts`` of them by manager; each pool gives all of its

@@ -27,24 +27,6 @@ class Step(NamedTuple):
     encoder: int
     """Encoder tokens that need a slot, 0 after the admission."""
 
-    @classmethod
-    def of(
-        cls,
-        request: Request,
-        new: int,
-        adopted: int,
-        external: int,
-        loads: bool,
-        lookahead: int,
-        encoder: int,
-        longest: int,
-    ) -> Step:
-        """The step of ``request`` that computes ``new`` tokens, where no request is longer than ``longest``."""
-        total = min(request.num_computed_tokens + adopted + external, longest)
-        main = total + new
-        slots = min(main + lookahead, longest)
-        return cls(total, main, slots, adopted, loads, encoder)
-
 
 class Headroom(NamedTuple):
     """Blocks of the shared pool that a call must leave free."""

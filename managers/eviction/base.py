@@ -16,16 +16,18 @@ class ReuseOrder(ABC):
     """
 
     @abstractmethod
-    def __init__(self, num_blocks: int) -> None:
-        """An empty order for block ids below ``num_blocks``."""
+    def __init__(self, release_of: IntArray) -> None:
+        """An empty order. ``release_of``, which the pool keeps, has for every block id the number of the release
+        that freed it, 0 where it is not in the order."""
 
     @abstractmethod
-    def append(self, ids: IntArray) -> None:
-        """Blocks that have just become free; among equals the first is to be reused first."""
+    def append(self, ids: IntArray, release: int) -> None:
+        """Blocks that the ``release`` of this number has freed; releases count up from 1. Among equals the first
+        is to be reused first."""
 
     @abstractmethod
-    def remove(self, ids: IntArray) -> None:
-        """Blocks that a request has adopted again."""
+    def remove(self, ids: IntArray, releases: IntArray) -> None:
+        """Blocks that a request has adopted again, and the releases that had freed them."""
 
     @abstractmethod
     def pop(self, count: int) -> IntArray:

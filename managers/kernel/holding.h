@@ -14,6 +14,7 @@ static PyObject *hand_out(BlockArrays *self, PyObject *const *args, Py_ssize_t c
         for (Py_ssize_t j = 0; j < ids->columns; j++) {
             BLOCK(self, AT(ids, i, j)).refs = 1;
             BLOCK(self, AT(ids, i, j)).group = group;
+            BLOCK(self, AT(ids, i, j)).release = 0;
         }
         if (group >= 0)
             COUNT(self, LIVE, group) += ids->columns;
@@ -37,7 +38,7 @@ static PyObject *count_free(BlockArrays *self, PyObject *const *args, Py_ssize_t
     return ok ? PyLong_FromSsize_t(found) : NULL;
 }
 
-/* Free blocks go to freed; -1, all as before, where a free one has no key. */
+/* Free blocks go to freed, and the releases that freed them; -1, all as before, where a free one has no key. */
 static Py_ssize_t take_hold(BlockArrays *self, Ints *ids, Ints *freed)
 {
     Py_ssize_t found = 0;
@@ -53,7 +54,9 @@ static Py_ssize_t take_hold(BlockArrays *self, Ints *ids, Ints *freed)
             if (b && !BLOCK(self, b).refs++) {
                 COUNT(self, LIVE, BLOCK(self, b).group)++;
                 COUNT(self, REUSABLE, BLOCK(self, b).group)--;
-                AT(freed, 0, found++) = b;
+                AT(freed, 0, found) = b;
+                AT(freed, 1, found++) = BLOCK(self, b).release;
+                BLOCK(self, b).release = 0;
             }
         }
     return found;
@@ -65,7 +68,7 @@ static PyObject *hold(BlockArrays *self, PyObject *const *args, Py_ssize_t count
     if (open_arguments(args, count, "rw", &a) < 0)
         return NULL;
     Ints *ids = &a.ints[0], *freed = &a.ints[1];
-    int ok = are_blocks(self, ids) && is_given(freed) && has_room(freed, 1, ids->rows * ids->columns);
+    int ok = are_blocks(self, ids) && is_given(freed) && has_room(freed, 2, ids->rows * ids->columns);
     Py_ssize_t found = ok ? take_hold(self, ids, freed) : 0;
     close_arguments(&a);
     return ok ? PyLong_FromSsize_t(found) : NULL;
@@ -111,7 +114,7 @@ static int let_go(BlockArrays *self, Ints *ids, Ints *stack, Py_ssize_t *height,
 static PyObject *release(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
-    if (open_arguments(args, count, "rwnw", &a) < 0)
+    if (open_arguments(args, count, "rwnwn", &a) < 0)
         return NULL;
     Ints *ids = &a.ints[0], *stack = &a.ints[1], *cached = &a.ints[2];
     Py_ssize_t before = a.numbers[0], height = before, num_cached = 0;
@@ -128,6 +131,7 @@ static PyObject *release(BlockArrays *self, PyObject *const *args, Py_ssize_t co
         int32_t group = BLOCK(self, AT(cached, 0, j)).group;
         COUNT(self, LIVE, group)--;
         COUNT(self, REUSABLE, group)++;
+        BLOCK(self, AT(cached, 0, j)).release = (int32_t)a.numbers[1];
     }
     for (Py_ssize_t j = before; ok && j < height; j++) {
         int32_t group = BLOCK(self, AT(stack, 0, j)).group;

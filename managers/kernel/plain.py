@@ -13,7 +13,8 @@ LIVE, CACHED, REUSABLE, EVICTIONS = range(4)
 """Rows of ``counts``: per group, its held blocks, those with a key, those of them that are free, and lost keys."""
 COUNTS = 4
 
-BLOCK = np.dtype([(name, np.int32) for name in ("refs", "number", "group", "ahead", "behind", "tangled")])
+PARTS = ("refs", "number", "group", "ahead", "behind", "tangled", "release")
+BLOCK = np.dtype([(part, np.int32) for part in PARTS])
 """What is known of a block, side by side in memory, since most passes need several parts of it."""
 BlockRecords: TypeAlias = NDArray[np.void]
 """An array of `BLOCK`."""
@@ -33,6 +34,7 @@ class BlockArrays:
         self._tangled = blocks["tangled"]
         self._ahead = blocks["ahead"]
         self._behind = blocks["behind"]
+        self._release = blocks["release"]
         self._counts = counts
         self._index = index
         self.probes = 0
@@ -50,6 +52,7 @@ class BlockArrays:
         of_rows = groups[: len(rows)]
         self._refs[rows] = 1
         self._group_of[rows] = of_rows[:, None]
+        self._release[rows] = 0
         self._counts[LIVE, of_rows[of_rows >= 0]] += rows.shape[1]
 
     def count_free(self, ids: IntArray) -> int:
@@ -57,8 +60,8 @@ class BlockArrays:
         return int(((self._refs[ids] == 0) & (ids > 0)).sum())
 
     def hold(self, ids: IntArray, freed: IntArray) -> int:
-        """One more reference to each id. Those that were free go to ``freed``; returns how many, or -1 where
-        a free one has no key."""
+        """One more reference to each id. Those that were free go to ``freed``, the releases that freed them to its
+        second row; returns how many, or -1 where a free one has no key."""
         every = ids[ids > 0]
         free = every[self._refs[every] == 0]
         if not self._number_of[free].all():
@@ -68,12 +71,15 @@ class BlockArrays:
         np.add.at(self._refs, every, 1)
         np.add.at(self._counts[LIVE], self._group_of[free], 1)
         np.subtract.at(self._counts[REUSABLE], self._group_of[free], 1)
-        freed[: len(free)] = free
+        freed[0, : len(free)], freed[1, : len(free)] = free, self._release[free]
+        self._release[free] = 0
         return len(free)
 
-    def release(self, ids: IntArray, stack: IntArray, height: int, cached: IntArray) -> tuple[int, int]:
-        """One reference less to each id. Those that are free now go to ``cached`` if they have a key, and else row
-        by row onto ``stack``, the first of a row on top.
+    def release(
+        self, ids: IntArray, stack: IntArray, height: int, cached: IntArray, release: int
+    ) -> tuple[int, int]:
+        """One reference less to each id. Those that are free now go to ``cached`` if they have a key, marked with
+        the number of this ``release``, and else row by row onto ``stack``, the first of a row on top.
 
         Returns the height of the stack and the number of the cached. The height is -1 where some id is no block
         or is held less often than it comes.
@@ -102,6 +108,7 @@ class BlockArrays:
             np.add.at(self._counts[REUSABLE], self._group_of[back], 1)
             stack[height : height + len(bare)] = bare[::-1]
             cached[num_cached : num_cached + len(back)] = back
+            self._release[back] = release
             height, num_cached = height + len(bare), num_cached + len(back)
         return height, num_cached
 

@@ -58,12 +58,12 @@ def play(side: Side, name: str, values: list) -> object:  # type: ignore[type-ar
         arrays.hand_out(int_array([values[1]]), ids[None])
         return ids.tolist()
     if name == "hold":
-        room = np.zeros(3 * len(values[0]), np.int32)
+        room = np.zeros((2, 3 * len(values[0])), np.int32)
         count = arrays.hold(int_array(values[0]), room)
-        return count, room[: max(count, 0)].tolist()
+        return count, room[:, : max(count, 0)].tolist()
     if name == "release":
         room = np.zeros(3 * len(values[0]), np.int32)
-        height, cached = arrays.release(int_array(values[0])[:, ::-1], side.stack, 0, room)
+        height, cached = arrays.release(int_array(values[0])[:, ::-1], side.stack, 0, room, 7)
         return height, side.stack[: max(height, 0)].tolist(), room[:cached].tolist()
     if name == "register":
         stored = np.zeros((len(values[0]), 3), np.int32)
@@ -119,7 +119,7 @@ def test_strided_and_reversed_views_are_read_as_they_are() -> None:
     assert side.index[0, [1, 5, 9]].tolist() == [2, 4, 6]
     assert side.index[1, [1, 5, 9]].tolist() == [12, 14, 16]
     room = np.zeros(20, np.int32)
-    height, cached = side.arrays.release(wide[:, ::-1], side.stack, 0, room)
+    height, cached = side.arrays.release(wide[:, ::-1], side.stack, 0, room, 1)
     assert side.stack[:height][::-1].tolist() == [20, 19, 18, 17, 15, 13, 11, 10, 9, 8, 7, 5, 3, 1]
     assert room[:cached].tolist() == [6, 4, 2, 16, 14, 12]
 
@@ -131,11 +131,11 @@ WRONG: list[tuple[str, tuple[object, ...], type[Exception]]] = [
     ("hand_out", (int_array([GROUPS]), int_array([1])), IndexError),
     ("hand_out", (int_array([-2]), int_array([1])), IndexError),
     ("hand_out", (int_array([0]), int_array([[1], [2]])), IndexError),
-    ("hold", (int_array([-1]), int_array([0])), IndexError),
-    ("hold", (int_array([1, 2]), int_array([0])), IndexError),
+    ("hold", (int_array([-1]), int_array([[0], [0]])), IndexError),
+    ("hold", (int_array([1]), int_array([0])), IndexError),
     ("hold", (int_array([1]), None), TypeError),
-    ("release", (int_array([1]), int_array([0]), 0, int_array([0])), IndexError),
-    ("release", (int_array([1]), int_array([0] * BLOCKS), -1, int_array([0])), ValueError),
+    ("release", (int_array([1]), int_array([0]), 0, int_array([0]), 1), IndexError),
+    ("release", (int_array([1]), int_array([0] * BLOCKS), -1, int_array([0]), 1), ValueError),
     ("register_rows", (int_array([0]), int_array([1, 2]), int_array([1]), None), IndexError),
     ("forget", (int_array([1, BLOCKS]), None, 0), IndexError),
     ("forget", (int_array([1, 2]), np.zeros((2, 1), np.int32), 0), IndexError),
@@ -171,7 +171,7 @@ def test_a_wrong_number_is_never_cached() -> None:
 
 def test_arrays_of_another_form_are_refused() -> None:
     side = Side(BlockArrays)
-    with pytest.raises(TypeError, match="blocks needs items of 24 bytes, found 4"):
+    with pytest.raises(TypeError, match="blocks needs items of 28 bytes, found 4"):
         BlockArrays(np.zeros(BLOCKS, np.int32), side.counts, side.index)
     with pytest.raises(ValueError, match="a row for each of 3 groups"):
         BlockArrays(side.records, side.counts, np.zeros(7, np.int32))

@@ -24,7 +24,7 @@ def residency_of(patterns: list[list[bool]], stride: int = 1) -> Residency:
     for group, pattern in enumerate(patterns):
         at = np.flatnonzero(pattern)
         pool.register(group, int_array(1000 * (group + 1) + at), path[at * stride + stride - 1])
-    return Residency(pool, range(len(patterns)), path, stride)
+    return Residency(pool, int_array(range(len(patterns))), path, stride)
 
 
 def probes_of(found: Residency) -> int:
@@ -80,7 +80,7 @@ def test_the_same_question_costs_nothing_the_second_time() -> None:
 
 def test_a_request_shorter_than_a_stride_has_no_entries() -> None:
     pool = BlockPool(4, 1)
-    assert Residency(pool, [0], int_array([]), 4).num_entries == 0
+    assert Residency(pool, int_array([0]), int_array([]), 4).num_entries == 0
 
 
 @pytest.mark.parametrize("stride", [1, 3])

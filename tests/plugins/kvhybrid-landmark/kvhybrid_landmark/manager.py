@@ -25,5 +25,5 @@ class LandmarkManager(SingleTypeKVCacheManager):
     """Groups of a landmark window."""
 
     def _search(self, path: IntArray, alignment: int, margin: int) -> LiveSetSearch:
-        residency = Residency(self.pool, self.groups, path, self.units_per_block)
+        residency = Residency(self.pool, self.group_ids, path, self.units_per_block)
         return LandmarkSearch(self.spec, residency, self.block_size, alignment, margin)

@@ -43,14 +43,21 @@ class MambaManager(SuffixManager):
         return StateSearch(self, path, alignment)
 
     def register(self, table: BlockTable, path: IntArray, num_tokens: int, request: RetainedRequest) -> None:
-        super().register(table, path, num_tokens, request)
+        full = min(num_tokens // self.block_size, len(path) // self.units_per_block)
+        if full > table.keyed:
+            start, table.keyed = table.keyed, full
+            for entry in self._ends(table, start, full):
+                if self.keeps_all or self._worth_keeping(np.array([entry]), request)[0]:
+                    unit = (entry + 1) * self.units_per_block - 1
+                    self._key_columns(table, range(entry, entry + 1), path[unit : unit + 1])
         if self.rules.sub_block_hits:
             self._register_tail(table, path, num_tokens, request)
 
-    def _keyable(self, table: BlockTable, start: int, full: int) -> IntArray:
-        size = self.block_size
-        ends = {end // size - 1 for end in table.ends if end and end % size == 0}
-        return np.array(sorted(j for j in ends if start <= j < full and table.ids[0, j]), np.int32)
+    def _ends(self, table: BlockTable, start: int, full: int) -> list[int]:
+        """The entries in ``[start, full)`` at whose end the last step began or ended, if they hold a state."""
+        size, (began, ended) = self.block_size, table.ends
+        ends = [end // size - 1 for end in ((began, ended) if began != ended else (ended,)) if end % size == 0]
+        return [j for j in ends if start <= j < full and table.ids[0, j]]
 
     def _register_tail(self, table: BlockTable, path: IntArray, num_tokens: int, request: RetainedRequest) -> None:
         """Key the state at the prompt's last whole unit, if a step ended there; a copy keeps it."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from kvhybrid.managers.arrays import IntArray
-from kvhybrid.managers.base import SingleTypeKVCacheManager
+from kvhybrid.managers.base import NO_ENTRIES, SingleTypeKVCacheManager
 from kvhybrid.managers.search import LiveSetSearch
 from kvhybrid.managers.table import BlockTable
 from kvhybrid.specs import SuffixSpec
@@ -41,6 +41,10 @@ class SuffixManager(SingleTypeKVCacheManager):
 
     spec: SuffixSpec
     search_class: ClassVar[type[LiveSetSearch]] = SuffixSearch
+
+    def _entries(self, p: int) -> range:
+        first = self.spec.first(p)
+        return range(first // self.block_size, (p - 1) // self.block_size + 1) if first < p else NO_ENTRIES
 
     def dead(self, table: BlockTable, num_tokens: int) -> list[tuple[int, int]]:
         end = min(self.spec.first(num_tokens) // self.block_size, table.length)

@@ -6,6 +6,8 @@ from array import array
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from kvhybrid.managers.kernel import extend_keys
+
 if TYPE_CHECKING:
     from kvhybrid.request import Request
 
@@ -26,24 +28,22 @@ class PrefixHasher:
 
     def extend(self, request: Request) -> None:
         """Append the keys of the units that ``request``'s tokens have filled since the last call."""
+        keys, tokens, unit = request.block_hashes, request.token_ids, self.unit
+        if len(tokens) < (len(keys) + 1) * unit:
+            return
+        if request.lora is None and not request.media:
+            if not keys and request.cache_salt is not None:
+                keys.append(self._key(request, 0))
+            extend_keys(keys, tokens, unit, ROOT)
+            return
+        for index in range(len(keys), len(tokens) // unit):
+            keys.append(self._key(request, index))
+
+    def _key(self, request: Request, index: int) -> bytes:
+        """The key of unit ``index``, the first that has none yet, with its extra keys."""
         keys, unit = request.block_hashes, self.unit
-        tokens = request.token_ids
-        done = len(keys)
-        if len(tokens) < (done + 1) * unit:
-            return
-        parent = keys[-1] if keys else ROOT
-        end = len(tokens) // unit * unit
-        raw = memoryview(array("q", tokens[done * unit : end])).cast("B")
-        width = unit * 8
-        if request.lora is None and not request.media and (done or request.cache_salt is None):
-            for at in range(0, len(raw), width):
-                parent = sha256(parent + raw[at : at + width]).digest()
-                keys.append(parent)
-            return
-        for index in range(done, end // unit):
-            at = (index - done) * width
-            parent = sha256(parent + raw[at : at + width] + extra_keys(request, index, unit)).digest()
-            keys.append(parent)
+        tokens = array("q", request.token_ids[index * unit : (index + 1) * unit]).tobytes()
+        return sha256((keys[-1] if keys else ROOT) + tokens + extra_keys(request, index, unit)).digest()
 
 
 def extra_keys(request: Request, index: int, unit: int) -> bytes:

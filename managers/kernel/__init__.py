@@ -1,22 +1,22 @@
-"""The passes of a block pool over its arrays: native where they were compiled, in numpy elsewhere.
+"""The passes of a block pool over its arrays, and the hashing of keys: native where they could be compiled.
 
-``KVHYBRID_KERNEL=plain`` in the environment chooses the numpy form.
+``KVHYBRID_KERNEL=plain`` in the environment chooses the plain form.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
-from kvhybrid.managers.kernel.plain import BlockArrays as PlainBlockArrays
+from kvhybrid.managers.kernel import plain
 
-BlockArrays: type[PlainBlockArrays] = PlainBlockArrays
+BlockArrays: type[plain.BlockArrays] = plain.BlockArrays
+extend_keys = plain.extend_keys
 if os.environ.get("KVHYBRID_KERNEL") != "plain":
-    try:
-        from kvhybrid.managers.kernel._native import BlockArrays  # type: ignore[no-redef,unused-ignore]
-    except ImportError:  # no compiler was there at installation
-        BlockArrays = PlainBlockArrays
+    with suppress(ImportError):  # there may have been no compiler at installation
+        from kvhybrid.managers.kernel._native import BlockArrays, extend_keys
 
-is_native = BlockArrays is not PlainBlockArrays
-"""Whether the passes are native."""
+is_native = BlockArrays is not plain.BlockArrays
+"""Whether the native form runs."""
 
-__all__ = ["BlockArrays", "PlainBlockArrays", "is_native"]
+__all__ = ["BlockArrays", "extend_keys", "is_native"]

@@ -4,6 +4,7 @@
    the tests hold one against the other. Nothing is kept here but pointers to the numpy arrays that the pool owns.
    Every block id and prefix number is checked before it is followed. */
 
+#include "hashing.h"
 #include "holding.h"
 #include "keys.h"
 #include "look_up.h"
@@ -95,8 +96,14 @@ static PyTypeObject block_arrays = {
     .tp_getset = properties,
 };
 
+static PyMethodDef functions[] = {
+    {"extend_keys", extend_keys, METH_VARARGS, "See kvhybrid.managers.kernel.plain."},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_native", "Native passes over the arrays of a block pool.", -1, NULL, NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_native", "Native passes over the arrays of a block pool, and its keys.", -1, functions,
+    NULL, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC PyInit__native(void)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TypeAlias
 
 import numpy as np
@@ -18,6 +19,20 @@ BLOCK = np.dtype([(part, np.int32) for part in PARTS])
 """What is known of a block, side by side in memory, since most passes need several parts of it."""
 BlockRecords: TypeAlias = NDArray[np.void]
 """An array of `BLOCK`."""
+
+
+def extend_keys(keys: list[bytes], tokens: list[int], unit: int, root: bytes, natively: bool = True) -> None:
+    """Append the keys of the units that ``tokens`` fill beyond those that have one.
+
+    A key is the SHA-256 of the key before it, ``root`` for the first, and the unit's token ids as little-endian
+    64-bit integers. ``natively`` allows the processor's own instructions, where the native form runs.
+    """
+    width, done = 8 * unit, len(keys)
+    raw = memoryview(np.array(tokens[done * unit : len(tokens) // unit * unit], "<i8").tobytes())
+    parent = keys[-1] if keys else root
+    for at in range(0, len(raw), width):
+        parent = sha256(parent + raw[at : at + width]).digest()
+        keys.append(parent)
 
 
 class BlockArrays:

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvhybrid.managers.arrays import IntArray, int_array
-from kvhybrid.managers.kernel import BlockArrays, PlainBlockArrays, is_native
-from kvhybrid.managers.kernel.plain import BLOCK
+from kvhybrid.managers.kernel import BlockArrays, extend_keys, is_native, plain
 
 pytestmark = pytest.mark.skipif(not is_native, reason="no native kernel was compiled here")
 
@@ -19,8 +18,8 @@ BLOCKS, GROUPS, NUMBERS = 24, 3, 12
 class Side:
     """One form of the kernel, with arrays of its own."""
 
-    def __init__(self, form: type[PlainBlockArrays]) -> None:
-        self.records = np.zeros(BLOCKS, BLOCK)
+    def __init__(self, form: type[plain.BlockArrays]) -> None:
+        self.records = np.zeros(BLOCKS, plain.BLOCK)
         self.refs, self.tangled = self.records["refs"], self.records["tangled"]
         self.counts = np.zeros((4, GROUPS), np.int64)
         self.index = np.zeros((GROUPS, NUMBERS), np.int32)
@@ -28,7 +27,7 @@ class Side:
         self.arrays = form(self.records, self.counts, self.index)
 
     def state(self) -> dict[str, list[object]]:
-        arrays = {name: self.records[name] for name in BLOCK.fields or ()}
+        arrays = {name: self.records[name] for name in plain.BLOCK.fields or ()}
         return {name: a.tolist() for name, a in {**arrays, "counts": self.counts, "index": self.index}.items()}
 
 
@@ -84,7 +83,7 @@ def play(side: Side, name: str, values: list) -> object:  # type: ignore[type-ar
     return look(arrays, *values)
 
 
-def look(arrays: PlainBlockArrays, step: int, start: int, end: int) -> list[object]:
+def look(arrays: plain.BlockArrays, step: int, start: int, end: int) -> list[object]:
     found: list[object] = []
     for groups in ([0], [2, 0], [0, 1, 2]):
         chosen, path = int_array(groups), int_array(range(NUMBERS))
@@ -105,10 +104,10 @@ def look(arrays: PlainBlockArrays, step: int, start: int, end: int) -> list[obje
 @settings(max_examples=300, deadline=None)
 @given(st.lists(calls(), max_size=40))
 def test_both_forms_give_the_same_answers_and_leave_the_same_arrays(script: list) -> None:  # type: ignore[type-arg]
-    native, plain = Side(BlockArrays), Side(PlainBlockArrays)
+    native, reference = Side(BlockArrays), Side(plain.BlockArrays)
     for name, values in script:
-        assert play(native, name, values) == play(plain, name, values), (name, values)
-        assert native.state() == plain.state(), (name, values)
+        assert play(native, name, values) == play(reference, name, values), (name, values)
+        assert native.state() == reference.state(), (name, values)
 
 
 def test_strided_and_reversed_views_are_read_as_they_are() -> None:
@@ -175,3 +174,49 @@ def test_arrays_of_another_form_are_refused() -> None:
         BlockArrays(np.zeros(BLOCKS, np.int32), side.counts, side.index)
     with pytest.raises(ValueError, match="a row for each of 3 groups"):
         BlockArrays(side.records, side.counts, np.zeros(7, np.int32))
+
+
+# ---- keys
+
+
+@pytest.mark.parametrize("natively", [True, False])
+@given(
+    tokens=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=60),
+    unit=st.integers(1, 20),
+    have=st.integers(0, 3),
+    root=st.binary(min_size=32, max_size=32),
+)
+def test_keys_are_those_of_hashlib(natively: bool, tokens: list[int], unit: int, have: int, root: bytes) -> None:
+    expected: list[bytes] = []
+    plain.extend_keys(expected, tokens, unit, root)
+    found = expected[:have]
+    extend_keys(found, tokens, unit, root, natively)
+    assert found == expected
+
+
+@pytest.mark.parametrize("natively", [True, False])
+@pytest.mark.parametrize("unit", [1, 2, 3, 4, 5, 11, 12, 16, 256, 1000])
+def test_keys_of_every_padding_are_right(unit: int, natively: bool) -> None:
+    """A message ends its last 64 bytes early or late: both ways to pad occur."""
+    expected: list[bytes] = []
+    found: list[bytes] = []
+    plain.extend_keys(expected, list(range(3 * unit)), unit, bytes(32))
+    extend_keys(found, list(range(3 * unit)), unit, bytes(32), natively)
+    assert found == expected
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    ("keys", "tokens", "unit", "error"),
+    [
+        ([], [2**63], 1, OverflowError),
+        ([], ["a"], 1, TypeError),
+        ([], [1], 0, ValueError),
+        ([b"short"], [1, 2], 1, ValueError),
+        ([7], [1, 2], 1, ValueError),
+        ((), [1], 1, TypeError),
+    ],
+)
+def test_what_cannot_be_hashed_is_an_error(keys: list, tokens: list, unit: int, error: type[Exception]) -> None:  # type: ignore[type-arg]
+    with pytest.raises(error):
+        extend_keys(keys, tokens, unit, bytes(32))

@@ -1,0 +1,71 @@
+/* The chain of keys over a list of token ids. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "sha256.h"
+
+#define DIGEST 32
+
+/* The token ids of one unit as little-endian 64-bit integers, as array("q") has them. */
+static int write_tokens(PyObject *tokens, Py_ssize_t start, Py_ssize_t unit, uint8_t *to)
+{
+    for (Py_ssize_t i = 0; i < unit; i++) {
+        long long token = PyLong_AsLongLong(PyList_GET_ITEM(tokens, start + i));
+        if (token == -1 && PyErr_Occurred())
+            return -1;
+        for (int byte = 0; byte < 8; byte++)
+            to[8 * i + byte] = (uint8_t)((unsigned long long)token >> 8 * byte);
+    }
+    return 0;
+}
+
+static int add_keys(PyObject *keys, PyObject *tokens, Py_ssize_t unit, const char *parent, int natively)
+{
+    Py_ssize_t length = DIGEST + 8 * unit;
+    uint8_t *buffer = PyMem_Malloc(length + 72), digest[DIGEST];
+    if (!buffer) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    memcpy(digest, parent, DIGEST);
+    for (Py_ssize_t i = PyList_GET_SIZE(keys); (i + 1) * unit <= PyList_GET_SIZE(tokens); i++) {
+        memcpy(buffer, digest, DIGEST);
+        PyObject *key = NULL;
+        if (write_tokens(tokens, i * unit, unit, buffer + DIGEST) == 0) {
+            sha256(buffer, length, digest, natively);
+            key = PyBytes_FromStringAndSize((const char *)digest, DIGEST);
+        }
+        int failed = !key || PyList_Append(keys, key) < 0;
+        Py_XDECREF(key);
+        if (failed) {
+            PyMem_Free(buffer);
+            return -1;
+        }
+    }
+    PyMem_Free(buffer);
+    return 0;
+}
+
+static PyObject *extend_keys(PyObject *module, PyObject *args)
+{
+    PyObject *keys, *tokens;
+    Py_ssize_t unit, root_length;
+    const char *root;
+    int natively = 1;
+    if (!PyArg_ParseTuple(args, "O!O!ny#|p", &PyList_Type, &keys, &PyList_Type, &tokens, &unit, &root, &root_length,
+                          &natively))
+        return NULL;
+    Py_ssize_t done = PyList_GET_SIZE(keys);
+    if (done) {
+        PyObject *last = PyList_GET_ITEM(keys, done - 1);
+        root_length = PyBytes_Check(last) ? PyBytes_GET_SIZE(last) : 0;
+        root = root_length ? PyBytes_AS_STRING(last) : "";
+    }
+    if (unit < 1 || root_length != DIGEST)
+        return PyErr_Format(PyExc_ValueError, "a unit of at least 1 and keys of 32 bytes are needed, found %zd and %zd",
+                            unit, root_length);
+    if (add_keys(keys, tokens, unit, root, natively && has_sha_instructions()) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}

@@ -29,12 +29,10 @@ class Residency:
 
     def last_missing(self, start: int, end: int) -> int:
         """The highest entry in ``[start, end)`` that some group lacks, or -1."""
-        if start >= end:
+        if self._cached_from <= start and end <= self._cached_to or start >= end:
             return -1
         if not self._cached_from <= end <= self._cached_to:
             self._cached_from = self._cached_to = end
-        if start >= self._cached_from:
-            return -1
         missing = self._arrays.last_missing(self._rows, self._numbers, start, self._cached_from)
         self._cached_from = missing + 1 if missing >= 0 else start
         return missing

@@ -14,21 +14,23 @@ class WindowSearch(LiveSetSearch):
     spec: SlidingWindowSpec
 
     def at_most(self, limit: int) -> int:
-        size, margin, residency = self.block_size, self.margin, self.residency
+        size, margin, alignment, residency = self.block_size, self.margin, self.alignment, self.residency
         p = min(limit, residency.num_entries * size - margin)
         while True:
-            p -= p % self.alignment
+            p -= p % alignment
             if p <= 0:
                 return 0
             first, end = self.spec.first(p), -(-(p + margin) // size)
             missing = residency.last_missing(first // size, end) if first < p + margin else -1
             if missing < 0:
                 return p
-            if first:
-                reachable = residency.last_run(missing, end - first // size) * size - margin
-                p = max(reachable, min(missing * size - margin, self.spec.window - 1))
-            else:
+            if not first:
                 p = residency.first_missing(0, missing) * size - margin
+                continue
+            reachable = residency.last_run(missing, end - first // size) * size - margin
+            if reachable >= self.spec.window and not (reachable % alignment or (p - reachable) % size):
+                return reachable  # whole blocks lower, a hit needs as many of them
+            p = max(reachable, min(missing * size - margin, self.spec.window - 1))
 
 
 class SlidingWindowManager(SuffixManager):

@@ -31,10 +31,11 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         order = self.search_order
         searches = {c: self.managers[c].search(numbers) for c in order}
         own = {c: search.at_most(limit) for c, search in searches.items()}
+        asks = [(c, searches[c].at_most) for c in order]
         p, reach, cut_by, waiting = limit, 0, -1, len(order)
         while waiting and p:
-            for c in order:
-                found = searches[c].at_most(p)
+            for c, at_most in asks:
+                found = at_most(p)
                 if found > reach and searches[c].reads_any(found):
                     reach = found
                 if found < p:

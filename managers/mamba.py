@@ -59,6 +59,9 @@ class MambaManager(SuffixManager):
         ends = [end // size - 1 for end in ((began, ended) if began != ended else (ended,)) if end % size == 0]
         return [j for j in ends if start <= j < full and table.ids[0, j]]
 
+    def _alive_until(self, table: BlockTable, main: int) -> int:
+        return (table.dropped + 1) * self.block_size
+
     def _register_tail(self, table: BlockTable, path: IntArray, num_tokens: int, request: RetainedRequest) -> None:
         """Key the state at the prompt's last whole unit, if a step ended there; a copy keeps it."""
         unit = self.rules.hash_unit

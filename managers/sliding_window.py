@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvhybrid.managers.search import LiveSetSearch
 from kvhybrid.managers.suffix import SuffixManager
+from kvhybrid.managers.table import BlockTable
 from kvhybrid.specs import SlidingWindowSpec
 
 
@@ -38,3 +39,6 @@ class SlidingWindowManager(SuffixManager):
 
     spec: SlidingWindowSpec
     search_class = WindowSearch
+
+    def _alive_until(self, table: BlockTable, main: int) -> int:
+        return (table.dropped + 1) * self.block_size + self.spec.window - 2

@@ -70,12 +70,13 @@ class SuffixManager(SingleTypeKVCacheManager):
         return units
 
     def quiet_until(self, table: BlockTable, keyed: int, main: int) -> int:
-        limit = self._next_need(table, keyed)
-        if self.spec.first(limit) // self.block_size <= table.dropped:
-            return limit
-        low, high = main - 1, limit
-        if self.spec.first(low) // self.block_size > table.dropped:
-            return -1
+        limit = min(self._next_need(table, keyed), self._alive_until(table, main))
+        return limit if limit >= main - 1 else -1
+
+    def _alive_until(self, table: BlockTable, main: int) -> int:
+        """The longest sequence, at most a block beyond ``main`` tokens, that reads the lowest block held here; less
+        than ``main - 1`` where that one reads it no more."""
+        low, high = main - 2, main + self.block_size
         while high - low > 1:
             middle = (low + high) // 2
             if self.spec.first(middle) // self.block_size <= table.dropped:

@@ -29,7 +29,7 @@ class Residency:
 
     def last_missing(self, start: int, end: int) -> int:
         """The highest entry in ``[start, end)`` that some group lacks, or -1."""
-        if self._cached_from <= start and end <= self._cached_to or start >= end:
+        if (self._cached_from <= start and end <= self._cached_to) or start >= end:
             return -1
         if not self._cached_from <= end <= self._cached_to:
             self._cached_from = self._cached_to = end

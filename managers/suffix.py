@@ -74,8 +74,10 @@ class SuffixManager(SingleTypeKVCacheManager):
         return limit if limit >= main - 1 else -1
 
     def _alive_until(self, table: BlockTable, main: int) -> int:
-        """The longest sequence, at most a block beyond ``main`` tokens, that reads the lowest block held here; less
-        than ``main - 1`` where that one reads it no more."""
+        """The longest sequence, at most a block beyond ``main`` tokens, that reads the lowest block held here.
+
+        Less than ``main - 1`` where that one reads it no more.
+        """
         low, high = main - 2, main + self.block_size
         while high - low > 1:
             middle = (low + high) // 2

@@ -36,8 +36,13 @@ def build_batch(
     samples_S = np.fromiter((item.samples for item in scheduled), np.bool_, len(scheduled))
     tables = _block_tables(scheduled, cache)
     group_of_layer: dict[str, GroupBatch] = {}
+    encoder_lens: tuple[int, ...] = ()
     for group, block_size, table_SN in zip(cache.config.groups, cache.config.block_sizes, tables, strict=True):
-        slots_T = table_SN[rows_T, positions_T // block_size] * block_size + positions_T % block_size
+        if group.spec.source == "encoder":
+            slots_T = np.zeros(0, np.int64)
+            encoder_lens = tuple(item.request.num_encoder_tokens for item in scheduled)
+        else:
+            slots_T = table_SN[rows_T, positions_T // block_size] * block_size + positions_T % block_size
         batch = GroupBatch(block_size, _to_tensor(table_SN, device), _to_tensor(slots_T, device))
         group_of_layer.update(dict.fromkeys(group.layers, batch))
     return ForwardBatch(
@@ -47,6 +52,7 @@ def build_batch(
         context_lens=tuple(starts_S.tolist()),
         logit_rows=_to_tensor((query_starts[1:] - 1)[samples_S], device),
         group_of_layer=group_of_layer,
+        encoder_lens=encoder_lens,
     )
 
 

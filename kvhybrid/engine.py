@@ -15,6 +15,7 @@ import torch
 from kvhybrid.batch import build_batch
 from kvhybrid.byte_pool import BytePool
 from kvhybrid.cache_manager import KVCacheManager
+from kvhybrid.encoder_inputs import encoder_batch, one_for_each, read_encoder_input, salt_with
 from kvhybrid.models.base import BackendChoice, HybridModel
 from kvhybrid.models.loading import load_model, model_from_hf
 from kvhybrid.planning import CachePlan, plan_cache
@@ -86,6 +87,7 @@ class Engine:
         max_batched_tokens: int = 2048,
         max_num_seqs: int = 64,
         max_model_len: int | None = None,
+        max_encoder_tokens: int | None = None,
         enable_prefix_caching: bool = True,
         watermark: float = 0.0,
         retention_interval: int | None = None,
@@ -105,27 +107,30 @@ class Engine:
         ends a request; without it every request runs to its ``max_new_tokens``. ``track_misses`` names the cause
         of every prompt token that was not hit.
 
+        ``max_encoder_tokens`` bounds what the encoder of an encoder-decoder model gives for one request; the
+        model's own where not given. Encoder tokens do not count among ``max_batched_tokens``.
+
         Raises ValueError for options that do not go together, and PlanningError where one request of
         ``max_model_len`` tokens does not fit in the pool.
         """
-        if block_size < 1 or block_size % model.page_multiple:
-            raise ValueError(
-                f"block_size must be a positive multiple of {model.page_multiple} for this model's kernels, "
-                f"found {block_size}"
-            )
+        _check_options(model, block_size, max_model_len, max_encoder_tokens)
         self.model = model.to(device).eval()
         self.device = torch.device(device)
         dtype = next(self.model.parameters()).dtype
         layer_specs = self.model.layer_specs(block_size, dtype)
         encoder_layers = [name for name, spec in layer_specs.items() if spec.source == "encoder"]
-        if encoder_layers:
-            raise ValueError(f"the engine runs no encoder, and these layers read one: {', '.join(encoder_layers)}")
+        if encoder_layers and not self.model.max_encoder_tokens:
+            raise ValueError(f"the model has no encoder, and these layers read one: {', '.join(encoder_layers)}")
+        self.max_encoder_tokens = (
+            self.model.max_encoder_tokens if max_encoder_tokens is None else max_encoder_tokens
+        )
         self.plan = _plan(
             layer_specs,
             num_blocks=num_blocks,
             memory_bytes=memory_bytes,
             hash_block_size=hash_block_size,
             max_model_len=max_model_len or self.model.max_model_len,
+            max_encoder_tokens=self.max_encoder_tokens if encoder_layers else None,
             max_in_flight_tokens=max_batched_tokens,
             page_multiple=block_size,
             max_num_seqs=max_num_seqs,
@@ -160,6 +165,7 @@ class Engine:
         self,
         prompt_token_ids: Sequence[int],
         *,
+        encoder_input: Any = None,
         max_new_tokens: int = 16,
         sampling: SamplingParams = GREEDY,
         cache_salt: str | None = None,
@@ -167,8 +173,12 @@ class Engine:
     ) -> str:
         """Queue a prompt and return the request's id.
 
-        Requests share cached prefixes only with those of the same ``cache_salt``. Raises ValueError for an
-        empty or too long prompt, a token outside of the vocabulary, or an id that an unfinished request has.
+        An encoder-decoder model needs an ``encoder_input``: what its ``read_encoder_input`` takes. The prompt is
+        then that of the decoder, with its start token. Requests share cached prefixes only with those of the same
+        encoder input and ``cache_salt``.
+
+        Raises ValueError for an empty or too long prompt, a token outside of the vocabulary, an encoder input that
+        does not fit the model, or an id that an unfinished request has.
         """
         if request_id is None:
             request_id = next(name for name in self._names if name not in self._sampling)
@@ -180,11 +190,16 @@ class Engine:
                 f"request {request_id!r}: token ids must lie in [0, {self.model.vocab_size}), "
                 f"found {min(token_ids)} to {max(token_ids)}"
             )
+        given = read_encoder_input(self.model, request_id, encoder_input, self.max_encoder_tokens)
+        if given is not None and self.cache.enable_caching:
+            cache_salt = salt_with(given, cache_salt)
         request = Request(
             request_id,
             token_ids,
             max_new_tokens=max_new_tokens,
             cache_salt=cache_salt,
+            num_encoder_tokens=given.num_tokens if given else 0,
+            encoder_input=given,
             hasher=self.cache.hasher,
         )
         self.scheduler.add_request(request)
@@ -234,10 +249,12 @@ class Engine:
         prompts: Sequence[Sequence[int]],
         max_new_tokens: int = 16,
         *,
+        encoder_inputs: Sequence[Any] | None = None,
         sampling: SamplingParams | Sequence[SamplingParams] = GREEDY,
         cache_salt: str | None = None,
     ) -> list[list[int]]:
         """The new tokens of every prompt, in order. ``sampling`` is one for all prompts, or one for each.
+        ``encoder_inputs`` are those of `add_request`, one for each prompt.
 
         Requests that were queued before are stepped along with them. Where an error ends it, its own requests
         are dropped.
@@ -245,11 +262,16 @@ class Engine:
         choices = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
         if len(choices) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts need as many sampling params, found {len(choices)}")
+        inputs = one_for_each(encoder_inputs, len(prompts))
         outputs: dict[str, list[int]] = {}
         try:
-            for prompt, choice in zip(prompts, choices, strict=True):
+            for prompt, given, choice in zip(prompts, inputs, choices, strict=True):
                 request_id = self.add_request(
-                    prompt, max_new_tokens=max_new_tokens, sampling=choice, cache_salt=cache_salt
+                    prompt,
+                    encoder_input=given,
+                    max_new_tokens=max_new_tokens,
+                    sampling=choice,
+                    cache_salt=cache_salt,
                 )
                 outputs[request_id] = []
             while not self._sampling.keys().isdisjoint(outputs):
@@ -276,6 +298,8 @@ class Engine:
         self.pool.copy_blocks(output.copies)
         if not output.scheduled:
             return {}
+        if output.admitted and self.model.max_encoder_tokens:
+            self.model.encode(encoder_batch(output.admitted, self.cache, self.device))
         batch = build_batch(output.scheduled, self.cache, self.device)
         logits_RV = self.model(batch)
         requests = [item.request for item in output.scheduled if item.samples]
@@ -289,6 +313,23 @@ class Engine:
         return {request.request_id: token for request, token in zip(requests, tokens, strict=True)}
 
 
+def _check_options(
+    model: HybridModel, block_size: int, max_model_len: int | None, max_encoder_tokens: int | None
+) -> None:
+    if block_size < 1 or block_size % model.page_multiple:
+        raise ValueError(
+            f"block_size must be a positive multiple of {model.page_multiple} for this model's kernels, "
+            f"found {block_size}"
+        )
+    if model.learned_positions and max_model_len is not None and max_model_len > model.max_model_len:
+        raise ValueError(
+            f"max_model_len must be at most {model.max_model_len}, the positions that this model has learned, "
+            f"found {max_model_len}"
+        )
+    if max_encoder_tokens is not None and not model.max_encoder_tokens:
+        raise ValueError(f"max_encoder_tokens = {max_encoder_tokens} was given, and this model has no encoder")
+
+
 def _plan(
     layer_specs: Mapping[str, KVCacheSpec],
     *,
@@ -296,6 +337,7 @@ def _plan(
     memory_bytes: int | None,
     hash_block_size: int | None,
     max_model_len: int,
+    max_encoder_tokens: int | None,
     max_in_flight_tokens: int,
     page_multiple: int,
     max_num_seqs: int,
@@ -309,6 +351,7 @@ def _plan(
             max_in_flight_tokens=max_in_flight_tokens,
             page_multiple=page_multiple,
             hash_block_size=hash_block_size,
+            max_encoder_tokens=max_encoder_tokens,
         )
 
     if num_blocks is not None or memory_bytes is not None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from kvhybrid.hashing import PrefixHasher
 from kvhybrid.managers.prefix_index import PrefixPath
+
+if TYPE_CHECKING:
+    from kvhybrid.models.base import EncoderInput
 
 
 class RequestStatus(Enum):
@@ -55,6 +59,7 @@ class Request:
         lora: LoRA | None = None,
         media: Sequence[MediaItem] = (),
         num_encoder_tokens: int = 0,
+        encoder_input: EncoderInput | None = None,
         skip_reading_prefix_cache: bool = False,
         hasher: PrefixHasher | None = None,
     ) -> None:
@@ -68,6 +73,8 @@ class Request:
         self.lora = lora
         self.media = tuple(media)
         self.num_encoder_tokens = num_encoder_tokens
+        self.encoder_input = encoder_input
+        """What the encoder reads, kept until the request is finished: after a preemption it is read again."""
         self.skip_reading_prefix_cache = skip_reading_prefix_cache
 
         self.status = RequestStatus.WAITING

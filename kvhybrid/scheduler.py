@@ -42,6 +42,8 @@ class SchedulerOutput:
     scheduled: tuple[ScheduledRequest, ...]
     copies: tuple[tuple[int, int], ...]
     """(source, target) blocks to copy before the forward pass."""
+    admitted: tuple[Request, ...]
+    """Requests that got their first blocks in this step; an encoder runs for them before the forward pass."""
     preempted: tuple[Request, ...]
     """Requests that gave their blocks back in this step and wait to be computed anew."""
     num_scheduled_tokens: int
@@ -53,6 +55,7 @@ class _StepPlan:
 
     budget: int
     scheduled: list[ScheduledRequest] = field(default_factory=list)
+    admitted: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
 
     def add(self, request: Request, num_tokens: int) -> None:
@@ -136,6 +139,7 @@ class Scheduler:
         return SchedulerOutput(
             tuple(plan.scheduled),
             tuple(self.cache.take_copies()),
+            tuple(plan.admitted),
             tuple(plan.preempted),
             self.max_batched_tokens - plan.budget,
         )
@@ -229,6 +233,7 @@ class Scheduler:
             self.running.append(request)
             request.status = RequestStatus.RUNNING
             request.num_computed_tokens = hit
+            plan.admitted.append(request)
             plan.add(request, num_tokens)
 
     def _admit_alone(self, request: Request, given_up: KVCacheBlocks, budget: int) -> int:

@@ -26,7 +26,8 @@ class GroupBatch:
     block_table_SN: Tensor
     """int64; row s lists the blocks of sequence s, 0 (the null block) where nothing is kept."""
     slot_mapping_T: Tensor
-    """int64; block · block_size + offset of every token in the batch. Token groups write here."""
+    """int64; block · block_size + offset of every token in the batch. Token groups write here. Empty for a group
+    of encoder tokens in a `ForwardBatch`, which only reads them."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class ForwardBatch:
     """Rows of the T tokens whose logits are wanted."""
     group_of_layer: Mapping[str, GroupBatch]
     """For every layer that has a spec, the group that its cache belongs to."""
+    encoder_lens: tuple[int, ...] = ()
+    """Encoder tokens of each sequence; empty for a model without an encoder."""
 
     @property
     def num_seqs(self) -> int:
@@ -50,10 +53,33 @@ class ForwardBatch:
 
 
 @dataclass(frozen=True)
+class EncoderInput:
+    """What the encoder reads for one request, checked."""
+
+    content: Tensor
+    num_tokens: int
+    """Encoder tokens that come of it: those that a decoder reads."""
+
+
+@dataclass(frozen=True)
+class EncoderBatch:
+    """The inputs of the sequences whose encoder tokens are not in the cache yet."""
+
+    inputs: tuple[EncoderInput, ...]
+    group_of_layer: Mapping[str, GroupBatch]
+    """For every layer that reads the encoder, its group. Tokens are those of the encoder, end to end."""
+
+
+@dataclass(frozen=True)
 class BackendChoice:
-    """Which kernel backends a model's layers run on, by the names they are registered under."""
+    """Which kernel backends a model's layers run on, by the names they are registered under.
+
+    ``auto`` takes, layer by layer, the fastest that is installed and fits; see `kvhybrid.models.backends.auto`.
+    """
 
     attention: str = "torch"
+    cross: str = "torch"
+    gated_delta: str = "torch"
     mamba: str = "torch"
 
 
@@ -72,6 +98,10 @@ class HybridModel(nn.Module):
 
     vocab_size: int
     max_model_len: int
+    learned_positions: bool = False
+    """Positions are looked up in a table of `max_model_len` rows, so that nothing can be longer."""
+    max_encoder_tokens: int = 0
+    """Most encoder tokens of a request; 0 for a model without an encoder."""
     page_multiple: int = 1
     """Tokens: the block size of every attention layer must be a multiple, for the sake of its backend."""
 
@@ -98,4 +128,15 @@ class HybridModel(nn.Module):
 
     def forward(self, batch: ForwardBatch) -> Tensor:
         """Write the batch's tokens into the cache and return ``logits_RV`` for ``batch.logit_rows``."""
+        raise NotImplementedError
+
+    def read_encoder_input(self, found: Any) -> EncoderInput:
+        """Check what the encoder is to read for one request. ValueError says what was found and is accepted."""
+        raise NotImplementedError
+
+    def encode(self, batch: EncoderBatch) -> None:
+        """Run the encoder and write what the decoder's layers read of it into the cache.
+
+        A sequence's decoder tokens come in a `ForwardBatch` only after that.
+        """
         raise NotImplementedError

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from kvhybrid.models.base import HybridModel, LayerCache
 from kvhybrid.models.layers.attention import Attention
 from kvhybrid.models.layers.cached import bind_cache, cached_layers
+from kvhybrid.models.layers.shared_attention import SharedAttention
 from kvhybrid.specs import KVCacheSpec
 
 
@@ -22,7 +23,8 @@ class Decoder(HybridModel):
 
     def attention_page_multiple(self) -> int:
         """The tokens of which every attention block must be a multiple, for the backends in use."""
-        return lcm(*(layer.backend.page_multiple for layer in self.modules() if isinstance(layer, Attention)))
+        kinds = (Attention, SharedAttention)
+        return lcm(*(layer.backend.page_multiple for layer in self.modules() if isinstance(layer, kinds)))
 
     def layer_specs(self, block_size: int, dtype: torch.dtype) -> dict[str, KVCacheSpec]:
         return {name: layer.spec(block_size, dtype) for name, layer in cached_layers(self).items()}

@@ -16,11 +16,16 @@ families = LazyRegistry(
         "gemma2": "kvhybrid.models.gemma:Gemma",
         "gemma3": "kvhybrid.models.gemma:Gemma",
         "gemma3_text": "kvhybrid.models.gemma:Gemma",
+        "gemma3n": "kvhybrid.models.gemma3n:Gemma3n",
+        "gemma3n_text": "kvhybrid.models.gemma3n:Gemma3n",
         "gpt_oss": "kvhybrid.models.gpt_oss:GptOss",
         "granitemoehybrid": "kvhybrid.models.granite_moe_hybrid:GraniteMoeHybrid",
         "jamba": "kvhybrid.models.jamba:Jamba",
         "llama4": "kvhybrid.models.llama4:Llama4",
         "llama4_text": "kvhybrid.models.llama4:Llama4",
+        "qwen3_next": "kvhybrid.models.qwen3_next:Qwen3Next",
+        "t5gemma": "kvhybrid.models.t5gemma:T5Gemma",
+        "whisper": "kvhybrid.models.whisper:Whisper",
     },
 )
 

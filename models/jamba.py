@@ -19,7 +19,7 @@ from kvhybrid.models.base import BackendChoice, ForwardBatch
 from kvhybrid.models.decoder import Decoder
 from kvhybrid.models.layers.activation import Activation, activation
 from kvhybrid.models.layers.attention import Attention
-from kvhybrid.models.layers.experts import Experts
+from kvhybrid.models.layers.experts import Experts, stack_experts
 from kvhybrid.models.layers.mamba import MambaMixer, MambaSizes
 from kvhybrid.models.layers.mlp import GatedMLP
 from kvhybrid.models.layers.norm import RMSNorm
@@ -155,14 +155,7 @@ class Jamba(Decoder):
         sizes = JambaConfig.read(config)
         mapped = {name.removeprefix("model."): weight for name, weight in weights.items()}
         for index in range(sizes.num_layers):
-            layer = f"layers.{index}.feed_forward.experts"
-            for joined, parts in (("gate_up_proj", ("gate_proj", "up_proj")), ("down_proj", ("down_proj",))):
-                names = [
-                    [f"{layer}.{expert}.{part}.weight" for part in parts] for expert in range(sizes.num_experts)
-                ]
-                if all(name in mapped for row in names for name in row):
-                    stacked = torch.stack([torch.cat([mapped.pop(name) for name in row]) for row in names])
-                    mapped[f"{layer}.{joined}"] = stacked
+            stack_experts(mapped, f"layers.{index}.feed_forward.experts", sizes.num_experts)
         if sizes.tied:
             mapped.pop("lm_head.weight", None)
         ours = {name: name.replace(".feed_forward.experts.", ".feed_forward.") for name in mapped}

@@ -27,8 +27,8 @@ def load_model(
     """
     folder = Path(path)
     config = read_config(folder)
-    family_of(config)
-    return _build(config, read_weights(folder), dtype, backends)
+    model = _unfilled(config, backends)
+    return _filled(model, config, read_weights(folder), dtype)
 
 
 def model_from_hf(
@@ -38,7 +38,8 @@ def model_from_hf(
 
     ``dtype`` is the model's own where not given.
     """
-    return _build(model.config.to_dict(), model.state_dict(), dtype or model.dtype, backends)
+    config = model.config.to_dict()
+    return _filled(_unfilled(config, backends), config, model.state_dict(), dtype or model.dtype)
 
 
 def model_from_config(
@@ -54,16 +55,16 @@ def model_from_config(
     return _ready(model.to(dtype))
 
 
-def _build(
-    config: Mapping[str, Any],
-    weights: Mapping[str, Tensor],
-    dtype: torch.dtype,
-    backends: BackendChoice | None,
-) -> HybridModel:
-    family = family_of(config)
+def _unfilled(config: Mapping[str, Any], backends: BackendChoice | None) -> HybridModel:
+    """The model without its weights. What is wrong with the config shows here, before any are read."""
     with torch.device("meta"):  # no memory for weights that are replaced at once
-        model = family.from_config(config, backends)
-    mapped = family.map_weights(config, weights)
+        return family_of(config).from_config(config, backends)
+
+
+def _filled(
+    model: HybridModel, config: Mapping[str, Any], weights: Mapping[str, Tensor], dtype: torch.dtype
+) -> HybridModel:
+    mapped = model.map_weights(config, weights)
     _check(model.state_dict(), mapped)
     model.load_state_dict({name: weight.detach().to(dtype) for name, weight in mapped.items()}, assign=True)
     return _ready(model)

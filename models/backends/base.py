@@ -29,6 +29,8 @@ class AttentionNeed:
     """Scores become ``cap · tanh(score / cap)``."""
     sink_logits: bool = False
     """Each head has one more logit in its softmax, learned, with nothing to read behind it."""
+    shared_cache: bool = False
+    """The layer keeps nothing: it reads what another layer kept, of the same visibility and key/value heads."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,55 @@ class Backend(ABC):
     """What every backend declares. A plan holds the index tensors of one batch for one cache group."""
 
     name: ClassVar[str]
+    noun: ClassVar[str] = "backend"
+    """What messages call it, before its name."""
     dtypes: ClassVar[frozenset[torch.dtype]]
     """Element types of the cache that it reads and writes."""
     devices: ClassVar[frozenset[str] | None] = None
     """Device types that it runs on; None for any."""
+    capabilities: ClassVar[frozenset[int] | None] = None
+    """Major CUDA compute capabilities that it runs on; None for any."""
+    alignment: ClassVar[int] = 1
+    """Bytes: where a page part starts, and how far pages lie apart, must be multiples."""
+
+    need: Any
+    """What the layer asked for."""
+
+    @classmethod
+    def lacking(cls, need: Any) -> list[str]:
+        """What a layer needs and this backend cannot do, in words."""
+        return []
+
+    @classmethod
+    def unusable(cls, need: Any, cache: LayerCache) -> str | None:
+        """Why this backend cannot use these pages, as the rest of a sentence that it begins; None where it can."""
+        for part, pages in cache.items():
+            if pages.dtype not in cls.dtypes:
+                accepted = ", ".join(sorted(str(dtype) for dtype in cls.dtypes))
+                return f"cannot keep {part!r} as {pages.dtype}; accepted: {accepted}"
+            if cls.devices is not None and pages.device.type not in cls.devices:
+                return f"runs on {', '.join(sorted(cls.devices))}, its pages lie on {pages.device.type}"
+            if cls.capabilities is not None and pages.device.type == "cuda":
+                major, minor = torch.cuda.get_device_capability(pages.device)
+                if major not in cls.capabilities:
+                    accepted = ", ".join(f"{number}.x" for number in sorted(cls.capabilities))
+                    return f"runs on CUDA compute capability {accepted}, found {major}.{minor}"
+            apart = pages.stride(0) * pages.element_size()
+            if apart % cls.alignment or pages.data_ptr() % cls.alignment:
+                return (
+                    f"needs {part!r} to start at a multiple of {cls.alignment} bytes in every page, "
+                    f"found pages of {apart} bytes"
+                )
+        return None
+
+    def accept(self, need: Any) -> None:
+        """Take on a layer, or refuse it by ValueError with both names."""
+        lacking = self.lacking(need)
+        if lacking:
+            raise ValueError(
+                f"layer {need.layer} needs {' and '.join(lacking)}, which {self.noun} {self.name} cannot do"
+            )
+        self.need = need
 
     @property
     @abstractmethod
@@ -61,58 +108,57 @@ class Backend(ABC):
 
     def check_cache(self, layer: str, cache: LayerCache) -> None:
         """Refuse, by ValueError, pages that this backend cannot use."""
-        for part, pages in cache.items():
-            if pages.dtype not in self.dtypes:
-                accepted = ", ".join(sorted(str(dtype) for dtype in self.dtypes))
-                raise ValueError(
-                    f"layer {layer}: backend {self.name} cannot keep {part!r} as {pages.dtype}; "
-                    f"accepted: {accepted}"
-                )
-            if self.devices is not None and pages.device.type not in self.devices:
-                raise ValueError(
-                    f"layer {layer}: backend {self.name} runs on {', '.join(sorted(self.devices))}, "
-                    f"its pages lie on {pages.device.type}"
-                )
+        reason = self.unusable(self.need, cache)
+        if reason is not None:
+            raise ValueError(f"layer {layer}: {self.noun} {self.name} {reason}")
 
 
 class AttentionBackend(Backend):
     """Causal attention of a ragged batch over paged keys and values."""
 
+    need: AttentionNeed
+    noun: ClassVar[str] = "attention backend"
     page_multiple: ClassVar[int] = 1
     """Tokens: the block size must be a multiple."""
+    head_multiple: ClassVar[int] = 1
+    """The size of a head must be a multiple."""
+    max_head_size: ClassVar[int | None] = None
     windows: ClassVar[bool] = False
     chunks: ClassVar[bool] = False
     sinks: ClassVar[bool] = False
     soft_caps: ClassVar[bool] = False
     sink_logits: ClassVar[bool] = False
+    shared_caches: ClassVar[bool] = False
 
     def __init__(self, need: AttentionNeed) -> None:
+        self.accept(need)
+
+    @classmethod
+    def lacking(cls, need: AttentionNeed) -> list[str]:
+        size, most = need.head_size, cls.max_head_size
         asked = {
-            "a window": (need.visibility.window is not None, self.windows),
-            "chunks": (need.visibility.chunk is not None, self.chunks),
-            "sinks": (need.visibility.sinks > 0, self.sinks),
-            "a soft-cap": (need.soft_cap is not None, self.soft_caps),
-            "sink logits": (need.sink_logits, self.sink_logits),
+            "a window": (need.visibility.window is not None, cls.windows),
+            "chunks": (need.visibility.chunk is not None, cls.chunks),
+            "sinks": (need.visibility.sinks > 0, cls.sinks),
+            "a soft-cap": (need.soft_cap is not None, cls.soft_caps),
+            "sink logits": (need.sink_logits, cls.sink_logits),
+            "to read another layer's cache": (need.shared_cache, cls.shared_caches),
+            f"heads of {size}, no multiple of {cls.head_multiple}": (size % cls.head_multiple > 0, False),
+            f"heads of {size}, more than {most}": (most is not None and size > most, False),
         }
-        lacking = [what for what, (needed, able) in asked.items() if needed and not able]
-        if lacking:
-            raise ValueError(
-                f"layer {need.layer} needs {' and '.join(lacking)}, which attention backend {self.name} cannot do"
-            )
-        self.need = need
+        return [what for what, (needed, able) in asked.items() if needed and not able]
 
     @property
     def plan_key(self) -> Hashable:
         return type(self), self.need.visibility
 
-    def check_cache(self, layer: str, cache: LayerCache) -> None:
-        super().check_cache(layer, cache)
+    @classmethod
+    def unusable(cls, need: AttentionNeed, cache: LayerCache) -> str | None:
+        reason = super().unusable(need, cache)
         block_size = cache["k"].shape[1]
-        if block_size % self.page_multiple:
-            raise ValueError(
-                f"layer {layer}: attention backend {self.name} needs blocks of a multiple of "
-                f"{self.page_multiple} tokens, found {block_size}"
-            )
+        if reason is None and block_size % cls.page_multiple:
+            return f"needs blocks of a multiple of {cls.page_multiple} tokens, found {block_size}"
+        return reason
 
     @abstractmethod
     def attend(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, cache: LayerCache, plan: Any) -> Tensor:
@@ -130,6 +176,14 @@ class AttentionBackend(Backend):
         """
         raise NotImplementedError(f"attention backend {self.name} has no sink logits")
 
+    def read(self, q_THD: Tensor, cache: LayerCache, plan: Any) -> Tensor:
+        """As `attend`, but nothing is written: the pages hold the whole batch's keys and values already.
+
+        For a layer that needs another's cache; a backend that declares ``shared_caches`` overrides it. ``plan``
+        may be that of the layer which wrote.
+        """
+        raise NotImplementedError(f"attention backend {self.name} cannot read another layer's cache")
+
 
 class MambaBackend(Backend):
     """The two steps of a Mamba-1 layer that carry a state: the causal convolution and the selective scan.
@@ -138,8 +192,11 @@ class MambaBackend(Backend):
     the batch. The source and the target block of a sequence may be the same.
     """
 
+    need: MambaNeed
+    noun: ClassVar[str] = "mamba backend"
+
     def __init__(self, need: MambaNeed) -> None:
-        self.need = need
+        self.accept(need)
 
     @property
     def plan_key(self) -> Hashable:

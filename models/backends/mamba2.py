@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -43,12 +43,15 @@ class Mamba2Backend(Backend):
     the batch. The source and the target block of a sequence may be the same.
     """
 
+    need: Mamba2Need
+    noun: ClassVar[str] = "Mamba-2 backend"
+
     def __init__(self, need: Mamba2Need) -> None:
         if need.num_heads % need.num_groups:
             raise ValueError(
                 f"layer {need.layer}: {need.num_heads} heads cannot be shared out among {need.num_groups} groups"
             )
-        self.need = need
+        self.accept(need)
 
     @property
     def plan_key(self) -> Hashable:

@@ -15,8 +15,12 @@ from kvhybrid.models.backends.base import AttentionBackend
 from kvhybrid.models.backends.visibility import Visibility
 from kvhybrid.models.base import ForwardBatch, GroupBatch, LayerCache
 
-QUERIES_PER_TILE = 512
+QUERIES_PER_TILE = 256
 """Bounds the mask of a long prompt, and lets a window gather only what the tile's queries see."""
+
+TOKENS_PER_GATHER = 4096
+"""What sequences of one new token gather together: more would leave the processor's cache, and be given back to
+the system and asked for again in every layer."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +41,12 @@ class SingleTokens:
     """Sequences with one new token each and live sets of similar length, padded to the longest."""
 
     rows_S: Tensor
-    blocks_SN: Tensor
+    blocks_X: Tensor
+    """The ``X = S · N`` blocks to gather, sequence by sequence."""
     visible_SL: Tensor
     """Which of the ``L = N · B`` gathered tokens a query sees; the others are padding or garbage."""
+    hidden_Y: Tensor
+    """Where those Y others lie among all ``S · L``."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,7 @@ class TorchAttention(AttentionBackend):
     sinks: ClassVar[bool] = True
     soft_caps: ClassVar[bool] = True
     sink_logits: ClassVar[bool] = True
+    shared_caches: ClassVar[bool] = True
 
     def plan(self, batch: ForwardBatch, group: GroupBatch) -> Plan:
         starts, contexts = batch.query_starts, batch.context_lens
@@ -84,27 +92,21 @@ class TorchAttention(AttentionBackend):
         )
 
     def attend(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, cache: LayerCache, plan: Plan) -> Tensor:
-        return self._attend(q_THD, k_TKD, v_TKD, None, cache, plan)
+        _write(k_TKD, v_TKD, cache, plan)
+        return self._read(q_THD, None, cache, plan)
 
     def attend_with_sinks(
         self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, sinks_H: Tensor, cache: LayerCache, plan: Plan
     ) -> Tensor:
-        sinks_KG = sinks_H.view(self.need.num_kv_heads, -1)
-        return self._attend(q_THD, k_TKD, v_TKD, sinks_KG, cache, plan)
+        _write(k_TKD, v_TKD, cache, plan)
+        return self._read(q_THD, sinks_H.view(self.need.num_kv_heads, -1), cache, plan)
 
-    def _attend(
-        self,
-        q_THD: Tensor,
-        k_TKD: Tensor,
-        v_TKD: Tensor,
-        sinks_KG: Tensor | None,
-        cache: LayerCache,
-        plan: Plan,
-    ) -> Tensor:
+    def read(self, q_THD: Tensor, cache: LayerCache, plan: Plan) -> Tensor:
+        return self._read(q_THD, None, cache, plan)
+
+    def _read(self, q_THD: Tensor, sinks_KG: Tensor | None, cache: LayerCache, plan: Plan) -> Tensor:
         keys_PBKD, values_PBKD = cache["k"], cache["v"]
-        keys_PBKD[plan.blocks_T, plan.offsets_T] = k_TKD.to(keys_PBKD.dtype)
-        values_PBKD[plan.blocks_T, plan.offsets_T] = v_TKD.to(values_PBKD.dtype)
-        out_THD = q_THD.new_empty(*q_THD.shape[:2], v_TKD.shape[-1])
+        out_THD = q_THD.new_empty(*q_THD.shape[:2], values_PBKD.shape[-1])
         for tile in plan.tiles:
             out_THD[tile.rows] = self._tile(q_THD[tile.rows], keys_PBKD, values_PBKD, sinks_KG, tile)
         for singles in plan.singles:
@@ -141,14 +143,19 @@ class TorchAttention(AttentionBackend):
     ) -> Tensor:
         # The query heads that share a key head stand where a prompt's queries would: they see the same keys.
         q_SKGD = q_SHD.view(len(q_SHD), self.need.num_kv_heads, -1, q_SHD.shape[-1])
-        hidden_SL11 = ~singles.visible_SL[:, :, None, None]
         # A weight of zero does not silence garbage that is not a number, so it is overwritten.
         k_SKLD, v_SKLD = (
-            pages[singles.blocks_SN].flatten(1, 2).to(q_SHD.dtype).masked_fill_(hidden_SL11, 0.0).transpose(1, 2)
+            pages.index_select(0, singles.blocks_X)
+            .flatten(0, 1)
+            .index_fill_(0, singles.hidden_Y, 0.0)
+            .view(*singles.visible_SL.shape, *pages.shape[2:])
+            .to(q_SHD.dtype)
+            .transpose(1, 2)
             for pages in (keys_PBKD, values_PBKD)
         )
         visible_S11L = singles.visible_SL[:, None, None]
-        return self._attention(q_SKGD, k_SKLD, v_SKLD, visible_S11L, sinks_KG).flatten(1, 2)
+        read_SKGD = self._attention(q_SKGD, k_SKLD, v_SKLD, visible_S11L, sinks_KG)
+        return read_SKGD.flatten(1, 2)
 
     def _attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None) -> Tensor:
         """``sinks`` has one logit for each row of scores, in a shape that broadcasts."""
@@ -168,6 +175,12 @@ class TorchAttention(AttentionBackend):
         # What a sink takes of the softmax is read from nowhere: its column goes before the values come.
         sink = sinks.float().unsqueeze(-1).expand(*scores.shape[:-1], 1)
         return torch.cat((scores, sink), dim=-1).softmax(-1)[..., :-1].to(v.dtype) @ v
+
+
+def _write(k_TKD: Tensor, v_TKD: Tensor, cache: LayerCache, plan: Plan) -> None:
+    keys_PBKD, values_PBKD = cache["k"], cache["v"]
+    keys_PBKD[plan.blocks_T, plan.offsets_T] = k_TKD.to(keys_PBKD.dtype)
+    values_PBKD[plan.blocks_T, plan.offsets_T] = v_TKD.to(values_PBKD.dtype)
 
 
 def _tiles(
@@ -202,7 +215,8 @@ def _tiles(
 def _similar(
     visibility: Visibility, contexts: tuple[int, ...], members: list[int], block_size: int
 ) -> Iterator[list[int]]:
-    """Split sequences so that padding each part to its longest at most doubles the blocks gathered."""
+    """Split sequences so that padding each part to its longest at most doubles the blocks gathered, and that no
+    part of several gathers more than `TOKENS_PER_GATHER`."""
 
     def num_blocks(s: int) -> int:
         seen = visibility.ranges(contexts[s], contexts[s] + 1)
@@ -211,7 +225,7 @@ def _similar(
     part: list[int] = []
     limit = 0
     for size, s in sorted((num_blocks(s), s) for s in members):
-        if part and size > limit:
+        if part and (size > limit or (len(part) + 1) * size * block_size > TOKENS_PER_GATHER):
             yield part
             part = []
         if not part:
@@ -225,26 +239,31 @@ def _single_tokens(
     visibility: Visibility, group: GroupBatch, batch: ForwardBatch, members: list[int]
 ) -> SingleTokens:
     table_SN, size = group.block_table_SN, group.block_size
-    device = table_SN.device
-    seen = [visibility.ranges(batch.context_lens[s], batch.context_lens[s] + 1) for s in members]
+    contexts = [batch.context_lens[s] for s in members]
+    seen = [visibility.ranges(context, context + 1) for context in contexts]
     first = [parts[-1].start // size for parts in seen]
     # Sinks lie in the first blocks; where the window has not left those, they are gathered with it.
     sinks = [
         min(-(-parts[0].stop // size), lowest) if len(parts) > 1 else 0
         for parts, lowest in zip(seen, first, strict=True)
     ]
-    ends = [batch.context_lens[s] // size + 1 for s in members]
-    counts = [sink + end - lowest for sink, end, lowest in zip(sinks, ends, first, strict=True)]
-    members_S, first_S, sinks_S, counts_S, queries_S = (
-        torch.tensor(values, device=device)[:, None]
-        for values in (members, first, sinks, counts, [batch.context_lens[s] for s in members])
+    counts = [
+        sink + context // size + 1 - lowest for sink, context, lowest in zip(sinks, contexts, first, strict=True)
+    ]
+    # All of this comes from lengths, which lie on the host; the device is only told the outcome.
+    first_S1, sinks_S1, counts_S1, queries_S1 = torch.tensor([first, sinks, counts, contexts])[:, :, None]
+    j_N = torch.arange(max(counts))
+    index_SN = torch.where(j_N < sinks_S1, j_N, j_N - sinks_S1 + first_S1).clamp(max=table_SN.shape[1] - 1)
+    positions_SNB = index_SN[:, :, None] * size + torch.arange(size)
+    visible_SNB = visibility.mask(queries_S1[:, :, None], positions_SNB) & (j_N < counts_S1)[:, :, None]
+    entries_SN = torch.tensor(members)[:, None] * table_SN.shape[1] + index_SN
+    rows_S, entries_X, visible_SL, hidden_Y = (
+        host.to(table_SN.device)
+        for host in (
+            torch.tensor([batch.query_starts[s] for s in members]),
+            entries_SN.flatten(),
+            visible_SNB.flatten(1),
+            (~visible_SNB).flatten().nonzero()[:, 0],
+        )
     )
-    j_N = torch.arange(max(counts), device=device)
-    index_SN = torch.where(j_N < sinks_S, j_N, j_N - sinks_S + first_S).clamp(max=table_SN.shape[1] - 1)
-    positions_SNB = index_SN[:, :, None] * size + torch.arange(size, device=device)
-    visible_SNB = visibility.mask(queries_S[:, :, None], positions_SNB) & (j_N < counts_S)[:, :, None]
-    return SingleTokens(
-        rows_S=torch.tensor([batch.query_starts[s] for s in members], device=device),
-        blocks_SN=table_SN[members_S, index_SN],
-        visible_SL=visible_SNB.flatten(1),
-    )
+    return SingleTokens(rows_S, table_SN.flatten()[entries_X], visible_SL, hidden_Y)

@@ -28,7 +28,10 @@ class Chunks:
     """The S' sequences that are cut."""
     rows_JZ: Tensor
     """The batch's row at each step; a chunk that has ended stays on its last one."""
-    active_JZ: Tensor
+    active_X: Tensor
+    """Which of the J · Z places, step by step, belong to chunks that have not ended …"""
+    ended_X: Tensor
+    """… and which to those that have."""
     first_chunks: Tensor
     last_chunks: Tensor
     followers: tuple[Tensor, ...]
@@ -91,12 +94,12 @@ class TorchMamba(MambaBackend):
         pages_PCW = cache["conv"]
         state_SCW = _read(pages_PCW, plan).to(x_TC.dtype)
         inputs = x_TC.new_empty(plan.before_SW.numel() + len(x_TC), x_TC.shape[1])
-        inputs[plan.tokens_T] = x_TC
+        inputs.index_copy_(0, plan.tokens_T, x_TC)
         inputs[plan.before_SW] = state_SCW.transpose(1, 2)
         width = weight_CW.shape[1]
         out_TC = x_TC.float() * weight_CW[:, -1].float()
         for w in range(width - 1):
-            earlier_TC = inputs[plan.tokens_T - (width - 1 - w)]
+            earlier_TC = inputs.index_select(0, plan.tokens_T - (width - 1 - w))
             out_TC.addcmul_(earlier_TC.float(), weight_CW[:, w].float())
         if bias_C is not None:
             out_TC += bias_C.float()
@@ -120,9 +123,10 @@ class TorchMamba(MambaBackend):
         y_TC = torch.empty_like(dtx_TC)
         if len(plan.single_rows):
             rows = plan.single_rows
-            h = state_SCR[plan.single_sequences]
-            _advance(h, dt_TC[rows], dtx_TC[rows], A_CR, B_TR[rows])
-            y_TC[rows] = _read_out(h, C_TR[rows])
+            h = state_SCR.index_select(0, plan.single_sequences)
+            dt, dtx, B, C = (x.index_select(0, rows) for x in (dt_TC, dtx_TC, B_TR, C_TR))
+            _advance(h, dt, dtx, A_CR, B, torch.empty_like(h))
+            y_TC[rows] = _read_out(h, C)
             state_SCR[plan.single_sequences] = h
         if plan.chunks is not None:
             _scan_chunks(plan.chunks, dt_TC, dtx_TC, A_CR, B_TR, C_TR, state_SCR, y_TC)
@@ -132,13 +136,14 @@ class TorchMamba(MambaBackend):
 
 def _read(pages: Tensor, plan: Plan) -> Tensor:
     """The states that the sequences start from, copied out before any is overwritten."""
-    state = pages[plan.source_S]
+    state = pages.index_select(0, plan.source_S)
     return state.masked_fill_(plan.fresh_S.view(-1, *[1] * (state.dim() - 1)), 0.0)
 
 
-def _advance(h_ZCR: Tensor, dt_ZC: Tensor, dtx_ZC: Tensor, A_CR: Tensor, B_ZR: Tensor) -> None:
-    """One token in every lane, in place."""
-    decay_ZCR = torch.exp(dt_ZC[:, :, None] * A_CR)
+def _advance(h_ZCR: Tensor, dt_ZC: Tensor, dtx_ZC: Tensor, A_CR: Tensor, B_ZR: Tensor, decay_ZCR: Tensor) -> None:
+    """One token in every lane, in place. ``decay_ZCR`` is room for the decays: fresh memory at every step would
+    cost more than the arithmetic."""
+    torch.mul(dt_ZC[:, :, None], A_CR, out=decay_ZCR).exp_()
     h_ZCR.mul_(decay_ZCR).addcmul_(dtx_ZC[:, :, None], B_ZR[:, None, :])
 
 
@@ -157,20 +162,22 @@ def _scan_chunks(
     y_TC: Tensor,
 ) -> None:
     """Fill the rows of ``y_TC`` and the sequences of ``state_SCR`` that ``chunks`` covers."""
-    rows_JZ = chunks.rows_JZ
+    shape_JZ, rows_X = chunks.rows_JZ.shape, chunks.rows_JZ.flatten()
+    dt_JZC, dtx_JZC, B_JZR, C_JZR = (
+        x.index_select(0, rows_X).view(*shape_JZ, -1) for x in (dt_TC, dtx_TC, B_TR, C_TR)
+    )
     # A step of zero length leaves the state as it is: this is how an ended chunk waits for the others.
-    active = chunks.active_JZ[:, :, None]
-    dt_JZC = torch.where(active, dt_TC[rows_JZ], 0.0)
-    dtx_JZC = torch.where(active, dtx_TC[rows_JZ], 0.0)
-    B_JZR, C_JZR = B_TR[rows_JZ], C_TR[rows_JZ]
-    steps = range(rows_JZ.shape[0])
+    for x_JZC in (dt_JZC, dtx_JZC):
+        x_JZC.flatten(0, 1).index_fill_(0, chunks.ended_X, 0.0)
+    steps = range(shape_JZ[0])
 
-    h_ZCR = state_SCR.new_zeros(rows_JZ.shape[1], *state_SCR.shape[1:])
+    h_ZCR = state_SCR.new_zeros(shape_JZ[1], *state_SCR.shape[1:])
+    decay_ZCR = torch.empty_like(h_ZCR)
     begin_ZCR = torch.zeros_like(h_ZCR)
     begin_ZCR[chunks.first_chunks] = state_SCR[chunks.sequences]
     if chunks.followers:
         for j in steps:
-            _advance(h_ZCR, dt_JZC[j], dtx_JZC[j], A_CR, B_JZR[j])
+            _advance(h_ZCR, dt_JZC[j], dtx_JZC[j], A_CR, B_JZR[j], decay_ZCR)
         length_ZC = dt_JZC.sum(0)
         for chunk in chunks.followers:
             before = chunk - 1
@@ -179,9 +186,9 @@ def _scan_chunks(
     y_JZC = torch.empty_like(dtx_JZC)
     h_ZCR = begin_ZCR
     for j in steps:
-        _advance(h_ZCR, dt_JZC[j], dtx_JZC[j], A_CR, B_JZR[j])
+        _advance(h_ZCR, dt_JZC[j], dtx_JZC[j], A_CR, B_JZR[j], decay_ZCR)
         y_JZC[j] = _read_out(h_ZCR, C_JZR[j])
-    y_TC[rows_JZ[chunks.active_JZ]] = y_JZC[chunks.active_JZ]
+    y_TC[rows_X[chunks.active_X]] = y_JZC.flatten(0, 1).index_select(0, chunks.active_X)
     state_SCR[chunks.sequences] = h_ZCR[chunks.last_chunks]
 
 
@@ -209,10 +216,12 @@ def _chunks(query_starts: tuple[int, ...], device: torch.device) -> Chunks | Non
 
     begins_Z, ends_Z = torch.tensor(begins, device=device), torch.tensor(ends, device=device)
     rows_JZ = begins_Z + torch.arange(size, device=device)[:, None]
+    active_X = (rows_JZ < ends_Z).flatten()
     return Chunks(
         sequences=torch.tensor([s for s, _, _ in spans], device=device),
         rows_JZ=torch.minimum(rows_JZ, ends_Z - 1),
-        active_JZ=rows_JZ < ends_Z,
+        active_X=active_X.nonzero()[:, 0],
+        ended_X=(~active_X).nonzero()[:, 0],
         first_chunks=torch.tensor(first_chunks, device=device),
         last_chunks=torch.tensor([*first_chunks[1:], len(begins)], device=device) - 1,
         followers=tuple(torch.tensor(chunk, device=device) for _, chunk in sorted(followers.items())),

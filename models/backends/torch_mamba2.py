@@ -5,8 +5,6 @@ The scan by chunks follows the state space duality of Dao and Gu (arXiv:2405.210
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -14,36 +12,9 @@ from torch import Tensor
 
 from kvhybrid.models.backends.base import MambaNeed
 from kvhybrid.models.backends.mamba2 import Mamba2Backend, Mamba2Need
-from kvhybrid.models.backends.torch_mamba import Plan as StepPlan
+from kvhybrid.models.backends.torch_chunks import ChunkPlan, Chunks, cut
 from kvhybrid.models.backends.torch_mamba import TorchMamba
 from kvhybrid.models.base import ForwardBatch, GroupBatch, LayerCache
-
-CHUNK = 64
-"""Tokens. Inside a chunk the work grows with its square, between chunks states are carried one by one."""
-
-
-@dataclass(frozen=True)
-class Chunks:
-    """The sequences of more than one token, cut into chunks that are computed side by side.
-
-    Z chunks of at most J tokens; a sequence's chunks are neighbours.
-    """
-
-    sequences: Tensor
-    """The S' sequences that are cut."""
-    rows_ZJ: Tensor
-    """The batch's row of each token; behind a chunk's end its last one again."""
-    active_ZJ: Tensor
-    first_chunks: Tensor
-    last_chunks: Tensor
-    followers: tuple[Tensor, ...]
-    """The second chunk of every sequence, the third, …: each takes over a state from the one before it."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    steps: StepPlan
-    chunks: Chunks | None
 
 
 class TorchMamba2(Mamba2Backend):
@@ -63,12 +34,12 @@ class TorchMamba2(Mamba2Backend):
         # Where states lie and how the convolution carries its own is the same in both generations.
         self.steps = TorchMamba(MambaNeed(need.layer, need.channels, need.state_size, need.conv_width))
 
-    def plan(self, batch: ForwardBatch, group: GroupBatch) -> Plan:
-        chunks = _chunks(batch.query_starts, group.block_table_SN.device)
-        return Plan(self.steps.plan(batch, group), chunks)
+    def plan(self, batch: ForwardBatch, group: GroupBatch) -> ChunkPlan:
+        chunks = cut(batch.query_starts, group.block_table_SN.device)
+        return ChunkPlan(self.steps.plan(batch, group), chunks)
 
     def convolve(
-        self, x_TC: Tensor, weight_CW: Tensor, bias_C: Tensor | None, cache: LayerCache, plan: Plan
+        self, x_TC: Tensor, weight_CW: Tensor, bias_C: Tensor | None, cache: LayerCache, plan: ChunkPlan
     ) -> Tensor:
         return self.steps.convolve(x_TC, weight_CW, bias_C, cache, plan.steps)
 
@@ -80,7 +51,7 @@ class TorchMamba2(Mamba2Backend):
         B_TGR: Tensor,
         C_TGR: Tensor,
         cache: LayerCache,
-        plan: Plan,
+        plan: ChunkPlan,
     ) -> Tensor:
         pages_PHDR, steps = cache["ssm"], plan.steps
         state_SHDR = pages_PHDR[steps.source_S].float()
@@ -139,12 +110,11 @@ def _scan_chunks(
     own_ZHDR = (_by_group(inputs_ZHDJ, groups) @ B_ZGJR).view(len(rows_ZJ), *state_SHDR.shape[1:])
     whole_ZH11 = sums_ZHJ[..., -1].float().exp()[..., None, None]
     begin_ZHDR = torch.empty_like(own_ZHDR)
-    begin_ZHDR[chunks.first_chunks] = state_SHDR[chunks.sequences]
-    for chunk in chunks.followers:
-        before = chunk - 1
-        begin_ZHDR[chunk] = begin_ZHDR[before] * whole_ZH11[before] + own_ZHDR[before]
-    last = chunks.last_chunks
-    state_SHDR[chunks.sequences] = begin_ZHDR[last] * whole_ZH11[last] + own_ZHDR[last]
+    carried_SHDR = state_SHDR[chunks.sequences]
+    for turn in chunks.turns:
+        begin_ZHDR[turn] = carried_SHDR[: turn.stop - turn.start]
+        carried_SHDR[: turn.stop - turn.start] = begin_ZHDR[turn] * whole_ZH11[turn] + own_ZHDR[turn]
+    state_SHDR[chunks.sequences] = carried_SHDR
 
     y_ZHJD = _read_each_other(sums_ZHJ, dtx_ZHJD, B_ZGJR, C_ZGJR)
     carried_ZGJC = C_ZGJR @ _by_group(begin_ZHDR, groups).transpose(2, 3)
@@ -163,31 +133,3 @@ def _read_each_other(sums_ZHJ: Tensor, dtx_ZHJD: Tensor, B_ZGJR: Tensor, C_ZGJR:
     scores_ZGJJ = C_ZGJR @ B_ZGJR.transpose(2, 3)
     decay_ZHJJ.view(len(decay_ZHJJ), scores_ZGJJ.shape[1], -1, size, size).mul_(scores_ZGJJ[:, :, None])
     return decay_ZHJJ @ dtx_ZHJD
-
-
-def _chunks(query_starts: tuple[int, ...], device: torch.device) -> Chunks | None:
-    spans = [(s, start, stop) for s, (start, stop) in enumerate(pairwise(query_starts)) if stop - start > 1]
-    if not spans:
-        return None
-    begins: list[int] = []
-    ends: list[int] = []
-    first_chunks: list[int] = []
-    followers: dict[int, list[int]] = {}
-    for _, start, stop in spans:
-        first_chunks.append(len(begins))
-        for ordinal, begin in enumerate(range(start, stop, CHUNK)):
-            if ordinal:
-                followers.setdefault(ordinal, []).append(len(begins))
-            begins.append(begin)
-            ends.append(min(begin + CHUNK, stop))
-    longest = max(end - begin for begin, end in zip(begins, ends, strict=True))
-    begins_Z1, ends_Z1 = (torch.tensor(rows, device=device)[:, None] for rows in (begins, ends))
-    rows_ZJ = begins_Z1 + torch.arange(longest, device=device)
-    return Chunks(
-        sequences=torch.tensor([s for s, _, _ in spans], device=device),
-        rows_ZJ=torch.minimum(rows_ZJ, ends_Z1 - 1),
-        active_ZJ=rows_ZJ < ends_Z1,
-        first_chunks=torch.tensor(first_chunks, device=device),
-        last_chunks=torch.tensor([*first_chunks[1:], len(begins)], device=device) - 1,
-        followers=tuple(torch.tensor(chunk, device=device) for _, chunk in sorted(followers.items())),
-    )

@@ -10,11 +10,17 @@ from kvhybrid.models.backends.base import AttentionBackend, AttentionNeed
 from kvhybrid.models.layers.cached import CachedLayer, dtype_name
 from kvhybrid.models.layers.plans import Plans
 from kvhybrid.models.layers.rope import Rotation, rotate
-from kvhybrid.specs import ChunkedLocalAttentionSpec, FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from kvhybrid.specs import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheSpec,
+    SinkWindowSpec,
+    SlidingWindowSpec,
+)
 
 
 class Attention(CachedLayer):
-    """Projections, optional norms of queries and keys, optional rotation, and a backend for the rest.
+    """Projections, optional norms of queries, keys and values, optional rotation, and a backend for the rest.
 
     ``sinks`` are the layer's sink logits, one a query head, where it needs them.
     """
@@ -30,6 +36,7 @@ class Attention(CachedLayer):
         bias: bool = False,
         q_norm: nn.Module | None = None,
         k_norm: nn.Module | None = None,
+        v_norm: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.name = need.layer
@@ -41,6 +48,7 @@ class Attention(CachedLayer):
         self.o_proj = nn.Linear(need.num_heads * need.head_size, width, bias=bias)
         self.q_norm = q_norm
         self.k_norm = k_norm
+        self.v_norm = v_norm
         self.sinks = nn.Parameter(torch.empty(need.num_heads)) if need.sink_logits else None
 
     def fill(self, generator: torch.Generator) -> None:
@@ -56,14 +64,16 @@ class Attention(CachedLayer):
 
     def spec(self, block_size: int, dtype: torch.dtype) -> KVCacheSpec:
         visibility = self.need.visibility
-        if visibility.sinks:
-            raise ValueError(f"layer {self.name}: no spec keeps sinks; override `spec` with one that does")
         page = {
             "block_size": block_size,
             "num_kv_heads": self.need.num_kv_heads,
             "head_size": self.need.head_size,
         }
         name = dtype_name(dtype)
+        if visibility.sinks:
+            if visibility.window is None or visibility.chunk is not None:
+                raise ValueError(f"layer {self.name}: no spec keeps sinks beside anything but a window")
+            return SinkWindowSpec(**page, dtype=name, window=visibility.window, sinks=visibility.sinks)
         if visibility.window is not None:
             return SlidingWindowSpec(**page, dtype=name, window=visibility.window)
         if visibility.chunk is not None:
@@ -86,6 +96,8 @@ class Attention(CachedLayer):
             q_THD = self.q_norm(q_THD)
         if self.k_norm is not None:
             k_TKD = self.k_norm(k_TKD)
+        if self.v_norm is not None:
+            v_TKD = self.v_norm(v_TKD)
         if rotation is not None:
             q_THD, k_TKD = rotate(q_THD, rotation), rotate(k_TKD, rotation)
         if query_scale_T is not None:
@@ -95,5 +107,9 @@ class Attention(CachedLayer):
             read_THD = self.backend.attend(q_THD, k_TKD, v_TKD, self.cache, plan)
         else:
             read_THD = self.backend.attend_with_sinks(q_THD, k_TKD, v_TKD, self.sinks, self.cache, plan)
-        out_TM: Tensor = self.o_proj(read_THD.flatten(1))
+        return self.project_out(read_THD.flatten(1), x_TM)
+
+    def project_out(self, read_TC: Tensor, x_TM: Tensor) -> Tensor:
+        """What the layer gives for what its heads have read; ``x_TM`` is what the layer itself was given."""
+        out_TM: Tensor = self.o_proj(read_TC)
         return out_TM

@@ -24,20 +24,33 @@ class CachedLayer(nn.Module):
         raise NotImplementedError
 
 
+class SharingLayer(nn.Module):
+    """Keeps nothing, so it has no spec: it reads what the layer called ``source`` keeps."""
+
+    source: str
+    backend: Backend
+    cache: LayerCache
+
+
 def cached_layers(model: nn.Module) -> dict[str, CachedLayer]:
     """The layers of ``model`` that keep something, by name, in the order of the model."""
     return {layer.name: layer for layer in model.modules() if isinstance(layer, CachedLayer)}
 
 
 def bind_cache(model: nn.Module, caches: Mapping[str, LayerCache]) -> None:
-    """Give every layer its views of the pool. ValueError where one is missing or its backend refuses it."""
+    """Give every layer its views of the pool, a sharing layer those of its source. ValueError where one is missing
+    or its backend refuses it."""
     layers = cached_layers(model)
-    missing = [name for name in layers if name not in caches]
+    readers = [layer for layer in model.modules() if isinstance(layer, SharingLayer)]
+    missing = [name for name in (*layers, *(reader.source for reader in readers)) if name not in caches]
     if missing:
         raise ValueError(f"no cache for layers: {', '.join(missing)}")
     for name, layer in layers.items():
         layer.backend.check_cache(name, caches[name])
         layer.cache = caches[name]
+    for reader in readers:
+        reader.backend.check_cache(reader.source, caches[reader.source])
+        reader.cache = caches[reader.source]
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -9,6 +9,17 @@ from torch.nn import functional
 from kvhybrid.models.layers.activation import Activation
 
 
+def stack_experts(weights: dict[str, Tensor], prefix: str, num_experts: int) -> None:
+    """Replace, in place, ``prefix.0.gate_proj.weight`` and so on, as checkpoints keep experts one by one, by
+    ``prefix.gate_up_proj`` and ``prefix.down_proj``. Where some are missing nothing changes."""
+    for joined, parts in (("gate_up_proj", ("gate_proj", "up_proj")), ("down_proj", ("down_proj",))):
+        names = [[f"{prefix}.{expert}.{part}.weight" for part in parts] for expert in range(num_experts)]
+        if names and all(name in weights for row in names for name in row):
+            weights[f"{prefix}.{joined}"] = torch.stack(
+                [torch.cat([weights.pop(name) for name in row]) for row in names]
+            )
+
+
 class Experts(nn.Module):
     """``top_k`` of ``num_experts`` gated feed-forward layers, weighed by the router's softmax over all of
     them; the weights of the picked ones are not scaled to add up to one. No token is ever dropped."""
@@ -40,7 +51,8 @@ class Experts(nn.Module):
             begin, end = end, end + count
             if count:
                 tokens = tokens_X[begin:end]
-                out_TM.index_add_(0, tokens, self.weighed(expert, x_TM[tokens], shares_X[begin:end, None]))
+                x_XM = x_TM.index_select(0, tokens)
+                out_TM.index_add_(0, tokens, self.weighed(expert, x_XM, shares_X[begin:end, None]))
         return out_TM
 
     def route(self, x_TM: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,5 +18,5 @@ class GatedMLP(nn.Module):
         self.down_proj = nn.Linear(inner, width, bias=False)
 
     def forward(self, x_TM: Tensor) -> Tensor:
-        out_TM: Tensor = self.down_proj(self.act(self.gate_proj(x_TM)) * self.up_proj(x_TM))
+        out_TM: Tensor = self.down_proj(self.act(self.gate_proj(x_TM)).mul_(self.up_proj(x_TM)))
         return out_TM

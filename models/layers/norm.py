@@ -32,7 +32,14 @@ class OffsetRMSNorm(RMSNorm):
         self.weight.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
-        return (_unit(x, self.eps) * (1.0 + self.weight.float())).to(x.dtype)
+        return _unit(x, self.eps).mul_(1.0 + self.weight.float()).to(x.dtype)
+
+
+class WideRMSNorm(RMSNorm):
+    """Gemma 3n's: ``x / rms(x) · weight``, rounded only at the end."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (_unit(x, self.eps) * self.weight.float()).to(x.dtype)
 
 
 def _unit(x: Tensor, eps: float) -> Tensor:

@@ -56,6 +56,7 @@ class PagedDriver:
         self.free = list(range(1, num_blocks))
         self.random.shuffle(self.free)
         self.sequences: dict[str, Running] = {}
+        self.encoder_lens: dict[str, int] = {}
         model.bind_cache(
             {
                 name: _views(spec, self.tensors[i])
@@ -89,6 +90,7 @@ class PagedDriver:
                 context_lens=tuple(contexts),
                 logit_rows=torch.arange(starts[-1]),
                 group_of_layer=group_of_layer,
+                encoder_lens=tuple(self.encoder_lens[name] for name in chunks if name in self.encoder_lens),
             )
         )
         for name, tokens in chunks.items():
@@ -109,11 +111,14 @@ class PagedDriver:
     def _advance(self, sequence: Running, num_new: int) -> None:
         sequence.num_tokens += num_new
         for spec, table in zip(self.groups, sequence.tables, strict=True):
-            live = {j for blocks in spec.live_blocks(sequence.num_tokens) for j in blocks}
+            live = self._live_blocks(spec, table, sequence.num_tokens)
             dead = [j for j, block in enumerate(table) if block and j not in live]
             self._release([table[j] for j in dead])
             for j in dead:
                 table[j] = 0
+
+    def _live_blocks(self, spec: KVCacheSpec, table: list[int], num_tokens: int) -> set[int]:
+        return {j for blocks in spec.live_blocks(num_tokens) for j in blocks}
 
     def _release(self, blocks: list[int]) -> None:
         for tensor in self.tensors:

@@ -8,10 +8,8 @@ import pytest
 import torch
 from every_way import differences
 from paged_driver import PagedDriver, run_greedily
-from tiny_models import CONFIGS, generated, random_prompt, tiny
-from transformers import PreTrainedModel
+from tiny_models import CONFIGS, random_prompt, tiny
 
-from kvhybrid.engine import Engine
 from kvhybrid.models.loading import model_from_config, model_from_hf
 
 TOLERANCE = 1e-4
@@ -53,35 +51,6 @@ def test_logits_however_the_prompts_are_cut_and_batched(option: str) -> None:
     oracle = tiny("bamba", **OPTIONS[option])
     found = differences(model_from_hf(oracle), oracle)
     assert max(found.values()) < TOLERANCE, found
-
-
-@pytest.fixture(scope="module")
-def oracle() -> PreTrainedModel:
-    return tiny("bamba")
-
-
-def test_the_engine_gives_the_tokens_of_generate_and_again_after_prefix_hits(oracle: PreTrainedModel) -> None:
-    shared = random_prompt(112, seed=0)
-    prompts = [[*shared[: 16 * n], *random_prompt(3 + n, seed=n)] for n in range(8)]
-    expected = [generated(oracle, prompt, 6) for prompt in prompts]
-    engine = Engine.from_hf(oracle, num_blocks=100, max_batched_tokens=64, max_num_seqs=5)
-    size = max(group.spec.block_size for group in engine.plan.config.groups)
-    assert engine.generate(prompts, max_new_tokens=6) == expected
-    hit_before = engine.stats().groups[0].tokens_hit
-    assert engine.generate(prompts, max_new_tokens=6) == expected
-    hit = engine.stats().groups[0].tokens_hit - hit_before
-    assert hit == sum((len(prompt) - 1) // size * size for prompt in prompts) > 0
-
-
-def test_preempted_requests_get_the_same_tokens(oracle: PreTrainedModel) -> None:
-    """They outgrow their blocks together, and the pool holds one longest request and no more."""
-    options = {"block_size": 8, "max_batched_tokens": 32, "max_model_len": 96}
-    plan = Engine.from_hf(oracle, num_blocks=100, **options).plan
-    size = max(group.spec.block_size for group in plan.config.groups)
-    prompts = [random_prompt(size - 3 - n, seed=n) for n in range(4)]
-    engine = Engine.from_hf(oracle, num_blocks=sum(plan.blocks_per_request) + 1, **options)
-    assert engine.generate(prompts, max_new_tokens=12) == [generated(oracle, prompt, 12) for prompt in prompts]
-    assert engine.scheduler.num_preemptions > 0
 
 
 def test_specs_say_what_each_layer_keeps() -> None:

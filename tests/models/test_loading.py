@@ -117,7 +117,8 @@ def test_jamba_checkpoint_that_stores_experts_one_by_one(tmp_path: Path) -> None
     assert_same_logits(load_model(tmp_path), oracle)
 
 
-@pytest.mark.parametrize("model_type", sorted(CONFIGS))
+# Gemma 3n makes more of a rounding, transformers' own two kernels differ by 0.047: see test_gemma3n.py.
+@pytest.mark.parametrize("model_type", sorted({*CONFIGS} - {"gemma3n_text"}))
 def test_bfloat16_follows_transformers(model_type: str, tmp_path: Path) -> None:
     oracle = tiny(model_type).to(torch.bfloat16)
     oracle.save_pretrained(tmp_path)
@@ -125,6 +126,16 @@ def test_bfloat16_follows_transformers(model_type: str, tmp_path: Path) -> None:
     found = PagedDriver(model, dtype=torch.bfloat16).step({"a": PROMPT})["a"].float()
     expected = full_logits(oracle, PROMPT).float()
     assert (found - expected).std() < 0.04 * expected.std()  # measured maximum: 0.021
+
+
+def test_oracles_depend_on_their_seed_alone() -> None:
+    """Transformers draws gpt-oss's sinks and router biases. With others, a router near a tie flips in bfloat16."""
+    oracles = []
+    for state in (1, 2):
+        torch.manual_seed(state)
+        oracles.append(tiny("gpt_oss").state_dict())
+    one, other = oracles
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
 
 
 def test_random_weights_depend_on_the_seed_alone_and_generate_varied_tokens() -> None:
@@ -212,6 +223,14 @@ def test_broken_folder_is_refused(files: dict[str, str], message: str, tmp_path:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(CheckpointError, match=message):
+        load_model(tmp_path)
+
+
+def test_config_that_is_refused_is_refused_before_any_weights_are_read(tmp_path: Path) -> None:
+    config = {**CONFIGS["gpt_oss"], "model_type": "gpt_oss", "quantization_config": {"quant_method": "mxfp4"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_text("to read this would fail")
+    with pytest.raises(ValueError, match="'mxfp4' is not supported; only float weights are accepted"):
         load_model(tmp_path)
 
 

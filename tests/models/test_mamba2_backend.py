@@ -10,7 +10,8 @@ from torch import Tensor
 
 from kvhybrid.models.backends import mamba2_backends
 from kvhybrid.models.backends.mamba2 import Mamba2Need
-from kvhybrid.models.backends.torch_mamba2 import CHUNK, TorchMamba2
+from kvhybrid.models.backends.torch_chunks import CHUNK
+from kvhybrid.models.backends.torch_mamba2 import TorchMamba2
 from kvhybrid.models.base import ForwardBatch, GroupBatch, LayerCache
 
 HEADS, HEAD_SIZE, GROUPS, STATE, WIDTH, BLOCK = 6, 5, 2, 4, 4, 8
@@ -114,12 +115,13 @@ def test_small_steps_behind_large_ones_keep_their_size() -> None:
 
 
 def test_ragged_continuations_resume_from_their_states() -> None:
-    """Three sequences; each batch mixes one-token steps with long ones, in one block and across blocks."""
-    whole = [Inputs.random(length, seed=length) for length in (160, 61, 40)]
+    """Three sequences; each batch mixes one-token steps with long ones, of one, two and three chunks, in one block
+    and across blocks."""
+    whole = [Inputs.random(length, seed=length) for length in (160, 61, 150)]
     whole = [Inputs(w.x, w.dt, whole[0].A, w.B, w.C) for w in whole]
     cache = new_cache()
     table = torch.randperm(63, generator=torch.Generator().manual_seed(0)).view(3, 21) + 1
-    cuts = [(0, 5, 6, 7, 140, 160), (0, 1, 2, 50, 51, 61), (0, 33, 34, 38, 39, 40)]
+    cuts = [(0, 5, 6, 7, 140, 160), (0, 1, 2, 3, 51, 61), (0, 33, 34, 38, 120, 150)]
     outputs: list[list[Tensor]] = [[], [], []]
     for step in range(5):
         contexts = tuple(cut[step] for cut in cuts)
@@ -167,7 +169,7 @@ def test_convolution_sees_across_batches() -> None:
 
 
 def test_what_the_backend_cannot_do_is_refused() -> None:
-    with pytest.raises(ValueError, match="known: torch"):
+    with pytest.raises(ValueError, match="known: auto, mamba_ssm, torch"):
         mamba2_backends.get("fast")
     with pytest.raises(ValueError, match=r"layers\.3: 6 heads cannot be shared out among 4 groups"):
         TorchMamba2(Mamba2Need("layers.3", 6, HEAD_SIZE, 4, STATE, WIDTH))

@@ -1,0 +1,56 @@
+"""What a cross-attention layer asks of a backend, and what a backend does."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from kvhybrid.models.backends.base import Backend
+from kvhybrid.models.base import GroupBatch, LayerCache
+
+
+@dataclass(frozen=True)
+class CrossNeed:
+    """What one cross-attention layer asks of its backend."""
+
+    layer: str
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    scale: float
+    """What scores are multiplied by, before the soft-cap."""
+    soft_cap: float | None = None
+    """Scores become ``cap · tanh(score / cap)``."""
+
+
+class CrossBackend(Backend):
+    """Attention of a ragged batch to the paged keys and values of its encoder tokens, all of which it sees."""
+
+    noun: ClassVar[str] = "cross-attention backend"
+    soft_caps: ClassVar[bool] = False
+
+    def __init__(self, need: CrossNeed) -> None:
+        self.accept(need)
+
+    @classmethod
+    def lacking(cls, need: CrossNeed) -> list[str]:
+        return ["a soft-cap"] if need.soft_cap is not None and not cls.soft_caps else []
+
+    @property
+    def plan_key(self) -> Hashable:
+        return type(self)
+
+    def write(self, k_TKD: Tensor, v_TKD: Tensor, cache: LayerCache, group: GroupBatch) -> None:
+        """Keep the keys and values of encoder tokens, which lie end to end as ``group.slot_mapping_T`` does."""
+        blocks_T = group.slot_mapping_T // group.block_size
+        offsets_T = group.slot_mapping_T % group.block_size
+        for name, new_TKD in (("k", k_TKD), ("v", v_TKD)):
+            cache[name][blocks_T, offsets_T] = new_TKD.to(cache[name].dtype)
+
+    @abstractmethod
+    def attend(self, q_THD: Tensor, cache: LayerCache, plan: Any) -> Tensor:
+        """What every decoder token reads of its sequence's encoder tokens, ``out_THD``."""

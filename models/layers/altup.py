@@ -1,0 +1,78 @@
+"""Alternating updates (AltUp, arXiv:2301.13310): a residual stream several times as wide as the layers.
+
+A streams of the model's width run side by side. A layer computes one of them, the active one; the others follow
+by what a token's router says. Between the first layer and the last, hidden states are ``x_ATM``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from kvhybrid.models.layers.norm import WideRMSNorm
+
+LEAST_SQUARE = 1e-5
+"""Of a stream, so that an empty one is not blown up."""
+
+
+class AltUp(nn.Module):
+    """One layer's mixing of the streams: predict all before it runs, correct all by what it found."""
+
+    def __init__(self, width: int, streams: int, active: int, eps: float) -> None:
+        super().__init__()
+        self.active = active
+        self.router_norm = WideRMSNorm(width, eps)
+        self.modality_router = nn.Linear(width, streams, bias=False)
+        self.prediction_coefs = nn.Linear(streams, streams * streams, bias=False)
+        self.correction_coefs = nn.Linear(streams, streams, bias=False)
+        self.correct_output_scale = nn.Parameter(torch.empty(width))
+
+    def fill(self, generator: torch.Generator) -> None:
+        self.correct_output_scale.fill_(1.0)
+
+    def predict(self, x_ATM: Tensor) -> Tensor:
+        """Every stream plus a mixture of all, token by token."""
+        streams, tokens, _ = x_ATM.shape
+        mix_TAA = self.prediction_coefs(self._route(x_ATM[self.active])).view(tokens, streams, streams)
+        return x_ATM + torch.einsum("tij,jtm->itm", mix_TAA, x_ATM)
+
+    def correct(self, predicted_ATM: Tensor, found_TM: Tensor) -> Tensor:
+        """Every predicted stream plus its share of the active one's error. ``found_TM`` is the layer's output."""
+        error_TM = found_TM - predicted_ATM[self.active]
+        share_TA: Tensor = self.correction_coefs(self._route(found_TM)) + 1.0
+        return predicted_ATM + error_TM * share_TA.transpose(0, 1)[:, :, None]
+
+    def _route(self, x_TM: Tensor) -> Tensor:
+        routed_TA = self.modality_router(self.router_norm(x_TM) / x_TM.shape[-1])
+        return torch.tanh(routed_TA.float()).to(x_TM.dtype)
+
+
+class Streams(nn.Module):
+    """From the embedding to the streams, and from the streams back to one."""
+
+    def __init__(self, width: int, streams: int) -> None:
+        super().__init__()
+        self.altup_projections = _projections(width, streams)
+        self.altup_unembed_projections = _projections(width, streams)
+
+    def spread(self, x_TM: Tensor) -> Tensor:
+        """``x_ATM``: the embedding, and projections of it that are as large."""
+        others = [_as_large(project(x_TM), x_TM) for project in self.altup_projections]
+        return torch.stack((x_TM, *others))
+
+    def merge(self, x_ATM: Tensor) -> Tensor:
+        """``x_TM``: the mean of the first stream and of projections of the others that are as large."""
+        first_TM, *rest = x_ATM
+        pairs = zip(self.altup_unembed_projections, rest, strict=True)
+        others = [_as_large(project(x_TM), first_TM) for project, x_TM in pairs]
+        return torch.stack((first_TM, *others)).mean(0)
+
+
+def _projections(width: int, streams: int) -> nn.ModuleList:
+    return nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(streams - 1))
+
+
+def _as_large(x_TM: Tensor, model_TM: Tensor) -> Tensor:
+    """``x_TM``, each token scaled to the size of ``model_TM``'s."""
+    wanted_T1 = model_TM.square().mean(-1, keepdim=True).sqrt()
+    return x_TM * wanted_T1 / x_TM.square().mean(-1, keepdim=True).clamp(min=LEAST_SQUARE).sqrt()

@@ -1,0 +1,91 @@
+"""An engine that writes down the logits of every token that it computes, and what it scheduled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from kvhybrid.engine import Engine
+from kvhybrid.models.base import ForwardBatch
+from kvhybrid.request import Request
+from kvhybrid.scheduler import SchedulerOutput
+from kvhybrid.stats import StepStats
+
+Place = tuple[str, int]
+"""A request's id and a position in it."""
+
+
+@dataclass
+class Record:
+    """One run."""
+
+    prompts: dict[str, list[int]]
+    tokens: dict[str, list[int]]
+    """What was generated, by request id."""
+    logits: list[tuple[Place, Tensor]] = field(default_factory=list)
+    """In the order of computation; a token that was computed anew stands here more than once."""
+    steps: list[StepStats] = field(default_factory=list)
+
+    @property
+    def num_scheduled_tokens(self) -> int:
+        return sum(step.num_scheduled_tokens for step in self.steps)
+
+    def positions(self, name: str) -> list[int]:
+        """Of one request, in the order of computation."""
+        return [position for (owner, position), _ in self.logits if owner == name]
+
+
+class StopAt:
+    """Ends a prefill's step at every given position that lies inside it: the same chunks, whatever is cached."""
+
+    def __init__(self, *positions: int) -> None:
+        self.positions = positions
+
+    def clip(self, request: Request, start: int, num_tokens: int) -> int:
+        return min(stop - start for stop in (*self.positions, start + num_tokens) if stop > start)
+
+
+class RecordedEngine:
+    def __init__(self, engine: Engine, chunking: StopAt | None = None) -> None:
+        self.engine = engine
+        if chunking is not None:
+            engine.scheduler._chunking = chunking  # type: ignore[assignment]
+        for tensor in engine.pool.tensors:
+            tensor[1:] = 0xFF  # not a number: whoever reads what nobody wrote shows it in the logits
+        self._scheduled: SchedulerOutput | None = None
+        self._record = Record({}, {})
+        self._schedule, self._forward = engine.scheduler.schedule, engine.model.forward
+        engine.scheduler.schedule = self._spy_on_schedule  # type: ignore[method-assign]
+        engine.model.forward = self._spy_on_forward  # type: ignore[method-assign]
+
+    def run(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> Record:
+        """Generate for all prompts together; requests are called after their place among them."""
+        names = [str(index) for index in range(len(prompts))]
+        self._record = record = Record(
+            prompts=dict(zip(names, map(list, prompts), strict=True)), tokens={name: [] for name in names}
+        )
+        for name, prompt in record.prompts.items():
+            self.engine.add_request(prompt, max_new_tokens=num_tokens, request_id=name)
+        for output in self.engine.stream():
+            record.steps.append(output.stats)
+            for name, tokens in output.tokens.items():
+                record.tokens[name] += tokens
+        return record
+
+    def _spy_on_schedule(self) -> SchedulerOutput:
+        self._scheduled = self._schedule()
+        return self._scheduled
+
+    def _spy_on_forward(self, batch: ForwardBatch) -> Tensor:
+        assert self._scheduled is not None
+        logits_TV = self._forward(replace(batch, logit_rows=torch.arange(len(batch.token_ids_T))))
+        places = [
+            (request.request_id, position)
+            for request, start, num_tokens, _ in self._scheduled.scheduled
+            for position in range(start, start + num_tokens)
+        ]
+        self._record.logits += zip(places, logits_TV.clone(), strict=True)
+        return logits_TV[batch.logit_rows]

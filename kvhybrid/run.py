@@ -10,6 +10,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from kvhybrid.errors import InputError
+from kvhybrid.quality import Quality, measure
+from kvhybrid.report.answers import print_answers, to_json_lines
 from kvhybrid.report.history import History
 from kvhybrid.report.plot import plot_run
 from kvhybrid.report.progress import Progress
@@ -41,7 +43,8 @@ def run(
     place = RunFolder(folder)
     place.require_empty()
     engine = build_engine(settings)
-    session = _Session(settings, engine, place, config or plain_settings(settings), overrides)
+    quality = measure_quality(settings, engine)
+    session = _Session(settings, engine, place, config or plain_settings(settings), overrides, quality)
     session.send_ready()
     return session.run()
 
@@ -55,13 +58,21 @@ def build_engine(settings: RunSettings) -> Engine:
     if settings.model.cpu_threads is not None:
         torch.set_num_threads(settings.model.cpu_threads)
     _check_device(settings.device)
-    longest = settings.workload.longest_request
     try:
-        model = settings.model.build()
+        settings.workload.prepare(settings.model.text_codec)
+        longest = settings.workload.longest_request
+        if _measures_quality(settings):
+            longest = max(longest, settings.quality.longest_request)
+        model = settings.model.build(settings.backends.choice())
+        if model.max_encoder_tokens:
+            raise InputError(
+                f"model: {type(model).__name__} reads an encoder, and this verb has no encoder inputs to give; "
+                f"call kvhybrid.engine.Engine from Python"
+            )
         max_model_len = settings.scheduler.max_model_len or min(longest, model.max_model_len)
         if longest > max_model_len:
             raise InputError(
-                f"the workload's longest request has {longest} tokens, more than the {max_model_len} of "
+                f"{_longest_name(settings)} has {longest} tokens, more than the {max_model_len} of "
                 f"{'scheduler.max_model_len' if settings.scheduler.max_model_len else 'the model'}"
             )
         return Engine(
@@ -77,10 +88,33 @@ def build_engine(settings: RunSettings) -> Engine:
             watermark=settings.scheduler.watermark,
             retention_interval=settings.retention.interval,
             eviction=settings.eviction.order,
+            eos_token_id=settings.workload.eos_token_id,
             device=settings.device,
         )
     except (ValueError, OSError, ImportError) as error:
         raise InputError(" ".join(str(error).split())) from error
+
+
+def measure_quality(settings: RunSettings, engine: Engine) -> Quality | None:
+    """How well the engine's model predicts ``settings.quality``; None where that is not asked for or pointless."""
+    if not _measures_quality(settings):
+        return None
+    try:
+        return measure(engine, settings.model.text_codec(), settings.quality.texts())
+    except ValueError as error:
+        raise InputError(" ".join(str(error).split())) from error
+
+
+def _measures_quality(settings: RunSettings) -> bool:
+    return bool(settings.quality.bytes and settings.model.is_trained)
+
+
+def _longest_name(settings: RunSettings) -> str:
+    workload, quality = settings.workload, settings.quality
+    if _measures_quality(settings) and quality.longest_request > workload.longest_request:
+        return f"an excerpt of quality.excerpt_bytes={quality.excerpt_bytes}"
+    name: str = workload.longest_name
+    return name
 
 
 def _check_device(name: str) -> None:
@@ -129,12 +163,14 @@ class _Session:
         folder: RunFolder,
         config: Mapping[str, Any],
         overrides: Sequence[str],
+        quality: Quality | None,
     ) -> None:
         self.settings = settings
         self.engine = engine
         self.folder = folder
         self.config = config
         self.overrides = tuple(overrides)
+        self.quality = quality
         self.groups = describe_groups(engine.plan.config)
         self.traffic: Traffic = settings.workload.traffic(engine.model.vocab_size)
         self.trackers = Trackers(settings.tracking)
@@ -215,9 +251,17 @@ class _Session:
             seconds=seconds,
             folder=self.folder.path,
             overrides=self.overrides,
+            quality=self.quality,
         )
 
     def _report(self, summary: RunSummary) -> None:
+        answers = self.traffic.answers()
+        if answers:
+            self.folder.write_text("outputs.jsonl", to_json_lines(answers))
+            shown = answers[: self.traffic.num_shown]
+            print_answers(shown)
+            if len(shown) < len(answers):
+                print(f"{len(answers) - len(shown)} more in outputs.jsonl\n")
         print_run(summary)
         if self.history.num_steps:
             with self.folder.beside("hits.png") as partial:

@@ -11,10 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from kvhybrid.backend_settings import BackendSettings
+from kvhybrid.quality import QualitySettings
 
 if TYPE_CHECKING:
-    from kvhybrid.models.base import HybridModel
+    from kvhybrid.models.base import BackendChoice, HybridModel
+    from kvhybrid.text import TextCodec
 
 MISSING = "???"
 """A value that the user has to give, as OmegaConf spells it."""
@@ -32,6 +36,9 @@ class ModelSettings(ABC):
     cpu_threads: int | None = None
     """Threads of torch on the CPU; torch's own choice where not given."""
 
+    is_trained: ClassVar[bool] = True
+    """Whether its predictions are worth measuring."""
+
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise ValueError(f"model.dtype must be one of {', '.join(DTYPES)}, found {self.dtype!r}")
@@ -39,8 +46,13 @@ class ModelSettings(ABC):
             _at_least("model.cpu_threads", self.cpu_threads, 1)
 
     @abstractmethod
-    def build(self) -> HybridModel:
-        """The model with its weights in `dtype`. Raises ValueError or OSError where they cannot be had."""
+    def build(self, backends: BackendChoice | None = None) -> HybridModel:
+        """The model with its weights in `dtype`, on plain torch where no ``backends`` are named. Raises ValueError
+        or OSError where they cannot be had."""
+
+    def text_codec(self) -> TextCodec:
+        """What turns prompts in words into the model's token ids. Raises ValueError where there is none."""
+        raise ValueError(f"model: {type(self).__name__} has no tokenizer; accepted for prompts: model=hf")
 
 
 @dataclass(kw_only=True)
@@ -48,19 +60,48 @@ class CheckpointSettings(ModelSettings):
     """A Hugging Face checkpoint folder: ``config.json`` and safetensors."""
 
     path: str = MISSING
+    """The folder, or the name of trained weights that come with the package."""
+    window: int | None = None
+    """Tokens that a window layer attends to, the token itself included; the checkpoint's own where not given."""
+    sinks: int = 0
+    """Tokens at the start that a window layer never forgets, besides."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (Path(self.path) / "config.json").is_file():
+        if not (self.folder / "config.json").is_file():
             found = "a folder without one" if Path(self.path).is_dir() else "no such folder"
             raise ValueError(f"model.path must be a folder with config.json, found {found}: {self.path}")
+        if self.window is not None:
+            _at_least("model.window", self.window, 1)
+        _at_least("model.sinks", self.sinks, 0)
 
-    def build(self) -> HybridModel:
+    @property
+    def folder(self) -> Path:
+        """Where the checkpoint lies."""
+        from kvhybrid.models import weights
+
+        folder = Path(self.path)
+        ours = not folder.exists() and self.path in weights.names()
+        return weights.folder_of(self.path) if ours else folder
+
+    def build(self, backends: BackendChoice | None = None) -> HybridModel:
         import torch
 
         from kvhybrid.models.loading import load_model
+        from kvhybrid.models.windows import change_windows
 
-        return load_model(self.path, dtype=getattr(torch, self.dtype))
+        model = load_model(self.folder, dtype=getattr(torch, self.dtype), backends=backends)
+        if self.window is not None or self.sinks:
+            change_windows(model, self.window, self.sinks)
+        return model
+
+    def text_codec(self) -> TextCodec:
+        """The tokenizer in the folder, or bytes where it has none and the config says 256 token ids."""
+        from kvhybrid.models.checkpoint import read_config
+        from kvhybrid.text import codec_of
+
+        config = read_config(self.folder)
+        return codec_of(self.folder, (config.get("text_config") or config).get("vocab_size"))
 
 
 @dataclass(kw_only=True)
@@ -78,17 +119,28 @@ class RandomModelSettings(ModelSettings):
     num_key_value_heads: int = 2
     max_position_embeddings: int = 2048
 
+    is_trained: ClassVar[bool] = False
+
     def config(self) -> dict[str, Any]:
         """The keys of ``config.json``."""
         ours = {"seed", *(field.name for field in fields(ModelSettings))}
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ours}
 
-    def build(self) -> HybridModel:
+    def build(self, backends: BackendChoice | None = None) -> HybridModel:
         import torch
 
         from kvhybrid.models.loading import model_from_config
 
-        return model_from_config(self.config(), seed=self.seed, dtype=getattr(torch, self.dtype))
+        dtype = getattr(torch, self.dtype)
+        return model_from_config(self.config(), seed=self.seed, dtype=dtype, backends=backends)
+
+    def text_codec(self) -> TextCodec:
+        """Bytes. What such a model goes on with is noise, and so are its token ids that are no bytes."""
+        from kvhybrid.text import ByteCodec
+
+        if self.vocab_size < ByteCodec.vocab_size:
+            raise ValueError(f"model.vocab_size must be at least {ByteCodec.vocab_size} for prompts in words")
+        return ByteCodec()
 
 
 @dataclass(kw_only=True)
@@ -100,6 +152,22 @@ class Gemma3Settings(RandomModelSettings):
     query_pre_attn_scalar: int = 16
     sliding_window: int = 32
     sliding_window_pattern: int = 6
+
+
+@dataclass(kw_only=True)
+class Gemma3nSettings(RandomModelSettings):
+    """Gemma 3n, text only: four window layers, then a full one, repeated; the last ``num_kv_shared_layers`` keep
+    nothing and read the cache of the last layer of their kind before them."""
+
+    model_type: str = "gemma3n_text"
+    vocab_size_per_layer_input: int = 384
+    hidden_size_per_layer_input: int = 16
+    num_hidden_layers: int = 10
+    num_kv_shared_layers: int = 5
+    head_dim: int = 16
+    sliding_window: int = 32
+    altup_num_inputs: int = 4
+    laurel_rank: int = 16
 
 
 @dataclass(kw_only=True)
@@ -157,6 +225,26 @@ class GptOssSettings(RandomModelSettings):
     sliding_window: int = 32
     num_local_experts: int = 4
     num_experts_per_tok: int = 2
+
+
+@dataclass(kw_only=True)
+class Qwen3NextSettings(RandomModelSettings):
+    """Qwen3-Next: ``full_attention_interval - 1`` gated delta nets, then a layer of full attention, repeated, and
+    a mixture of experts in each."""
+
+    model_type: str = "qwen3_next"
+    num_hidden_layers: int = 8
+    head_dim: int = 16
+    full_attention_interval: int = 4
+    linear_num_key_heads: int = 2
+    linear_num_value_heads: int = 4
+    linear_key_head_dim: int = 16
+    linear_value_head_dim: int = 16
+    linear_conv_kernel_dim: int = 4
+    num_experts: int = 4
+    num_experts_per_tok: int = 2
+    moe_intermediate_size: int = 64
+    shared_expert_intermediate_size: int = 64
 
 
 @dataclass(kw_only=True)
@@ -258,6 +346,8 @@ class RunSettings:
     eviction: EvictionSettings = field(default_factory=EvictionSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    quality: QualitySettings = field(default_factory=QualitySettings)
+    backends: BackendSettings = field(default_factory=BackendSettings)
     tracking: dict[str, Any] = field(default_factory=dict)
     name: str = "run"
     seed: int = 0
@@ -269,20 +359,24 @@ class RunSettings:
 def schema_nodes() -> Mapping[tuple[str | None, str], type[Any]]:
     """(Hydra group, name) to the class that checks it. YAML files name these first in their defaults list."""
     from kvhybrid.tracking import JsonLinesTracker, WandbTracker
-    from kvhybrid.workloads import FewShot, MultiTurn, Random, SharedPrefix
+    from kvhybrid.workloads import FewShot, MultiTurn, Prompts, Random, SharedPrefix, SourceCode
 
     return {
         (None, "run_schema"): RunSettings,
         ("schema/model", "gemma3"): Gemma3Settings,
+        ("schema/model", "gemma3n"): Gemma3nSettings,
         ("schema/model", "jamba"): JambaSettings,
         ("schema/model", "bamba"): BambaSettings,
         ("schema/model", "llama4"): Llama4Settings,
         ("schema/model", "gpt_oss"): GptOssSettings,
+        ("schema/model", "qwen3_next"): Qwen3NextSettings,
         ("schema/model", "checkpoint"): CheckpointSettings,
         ("schema/workload", "shared_prefix"): SharedPrefix,
         ("schema/workload", "multi_turn"): MultiTurn,
         ("schema/workload", "few_shot"): FewShot,
+        ("schema/workload", "prompts"): Prompts,
         ("schema/workload", "random"): Random,
+        ("schema/workload", "source_code"): SourceCode,
         ("schema/tracking", "jsonl"): JsonLinesTracker,
         ("schema/tracking", "wandb"): WandbTracker,
     }

@@ -17,6 +17,7 @@ import pytest
 from kvhybrid.cache_config import KVCacheConfig, KVCacheGroup
 from kvhybrid.cache_manager import KVCacheManager
 from kvhybrid.cli import VERBS, main
+from kvhybrid.quality import Quality
 from kvhybrid.report.summary import RunSummary
 from kvhybrid.specs import FullAttentionSpec, registry
 from kvhybrid.stats import StepStats
@@ -24,6 +25,7 @@ from kvhybrid.stats import StepStats
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 METRICS_PAGE = (ROOT / "docs" / "read-the-metrics.md").read_text(encoding="utf-8")
+QUALITY = Quality(bits=1.0, predicted_tokens=1, tokens=1, bytes=1)
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -153,12 +155,13 @@ def summary_figures() -> set[str]:
     """The names in ``summary.json`` that are not those of the cache."""
     cache = step_stats().cache
     numbers: dict[str, Any] = dict.fromkeys(RunSummary.__dataclass_fields__, 1)
-    return set(RunSummary(**{**numbers, "cache": cache}).figures()) - set(cache.metrics())
+    figures = RunSummary(**{**numbers, "cache": cache, "quality": QUALITY}).figures()
+    return set(figures) - set(cache.metrics())
 
 
 def test_the_page_of_metrics_has_every_name_and_no_other() -> None:
     names = re.findall(r"^\| `([^`]+/[^`]+)` \|", METRICS_PAGE, flags=re.MULTILINE)
-    assert sorted(names) == sorted(step_stats().metrics())
+    assert sorted(names) == sorted([*step_stats().metrics(), *QUALITY.metrics()])
 
 
 def test_the_page_of_metrics_has_every_name_of_the_summary() -> None:

@@ -91,7 +91,7 @@ def shipped(source: Path, suffix: str) -> list[str]:
     return sorted(name if name.startswith("kvhybrid/") else f"kvhybrid/{name}" for name in names)
 
 
-@pytest.mark.parametrize("suffix", [".py", ".yaml", "py.typed"])
+@pytest.mark.parametrize("suffix", [".py", ".yaml", "py.typed", ".safetensors", "config.json"])
 def test_the_wheel_holds_every_file_once(source: Path, wheel: Path, suffix: str) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = [name for name in archive.namelist() if name.endswith(suffix)]
@@ -118,4 +118,4 @@ def test_the_command_line_of_the_wheel_knows_the_specs(unpacked: Path, tmp_path:
 
 def test_the_command_line_of_the_wheel_composes_a_run(unpacked: Path, tmp_path: Path) -> None:
     config = run(sys.executable, "-I", "-c", COMMAND_LINE, unpacked, "run", "--cfg", "job", cwd=tmp_path)
-    assert "model_type: gemma3_text" in config
+    assert "path: gemma3_bytes" in config

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvhybrid.hydra_app.choices import list_choices
 
-GROUPS = ("model", "workload", "pool", "scheduler", "eviction", "retention", "tracking", "experiment")
+GROUPS = ("model", "workload", "pool", "scheduler", "eviction", "retention", "quality", "tracking", "experiment")
 
 HELP = """usage: kvhybrid run [-m] [GROUP=CHOICE ...] [KEY=VALUE ...]
 
@@ -16,9 +16,10 @@ Runs a model on a workload and shows the hit rates of every cache group. Writes 
 summary.json and hits.png into a new folder below runs/outputs/run/; the last line printed is that folder.
 
 examples:
-  kvhybrid run                                              a tiny Gemma 3 on prompts with shared prefixes
+  kvhybrid run                                              a small trained Gemma 3 goes on with Python source
   kvhybrid run model=jamba_tiny workload=multi_turn
   kvhybrid run model=hf model.path=FOLDER device=cuda pool=memory pool.memory=8GiB
+  kvhybrid run model=hf model.path=FOLDER workload=prompts workload.path=FILE       text to text
   kvhybrid run -m model=gemma3_tiny,jamba_tiny workload=random,few_shot   a sweep: every combination
 
 groups and their choices (the first line of each file):

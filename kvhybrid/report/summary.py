@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kvhybrid.cache_config import KVCacheConfig
+from kvhybrid.quality import Quality
 from kvhybrid.stats import CacheStats
 
 Figure = TypeVar("Figure")
@@ -45,6 +46,8 @@ class RunSummary:
     folder: Path
     overrides: tuple[str, ...] = ()
     """What the command line changed in the configuration."""
+    quality: Quality | None = None
+    """How well the model predicted a text through this cache; None where that was not measured."""
 
     @property
     def hit_rate(self) -> float:
@@ -64,6 +67,7 @@ class RunSummary:
             "seconds": self.seconds,
             "tokens_per_second": self.output_tokens / self.seconds if self.seconds else 0.0,
             **self.cache.metrics(),
+            **(self.quality.metrics() if self.quality else {}),
         }
 
     def to_json(self, tracking_failures: Mapping[str, str]) -> dict[str, Any]:

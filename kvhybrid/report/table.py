@@ -51,6 +51,11 @@ def print_run(summary: RunSummary) -> None:
         f"pool of {summary.cache.num_blocks:,} blocks: refused {summary.cache.refusals:,} times, "
         f"preempted {summary.preemptions:,} times"
     )
+    if summary.quality is not None:
+        print(
+            f"{summary.quality.bits_per_byte:.3f} bits per byte of {summary.quality.bytes:,} bytes of text, "
+            f"read through this cache"
+        )
 
 
 def _causes(summary: RunSummary) -> Table | None:
@@ -77,7 +82,9 @@ def print_sweep(jobs: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
     """One row per job of a sweep: (its folder's name, the content of its ``summary.json``)."""
     from kvhybrid.report.summary import merge_alike
 
-    table = _table("sweep", ["job", "run", "own hit rates"], ["hit rate", "evictions", "seconds"])
+    measured = any("quality/bits_per_byte" in summary for _, summary in jobs)
+    bits = ["bits\nper byte"] if measured else []
+    table = _table("sweep", ["job", "run", "own hit rates"], [*bits, "hit rate", "evictions", "seconds"])
     common = set.intersection(*(set(summary["overrides"]) for _, summary in jobs)) if len(jobs) > 1 else set()
     for folder, summary in jobs:
         groups = [(group["name"], group["kind"]) for group in summary["groups"]]
@@ -87,11 +94,17 @@ def print_sweep(jobs: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
             folder,
             "\n".join(changed or [summary["name"]]),
             "\n".join(f"{rate:6.1%}  {names}" for names, _, rate in own),
+            *([_bits(summary)] if measured else []),
             f"{summary['hit_rate']:.1%}",
             f"{sum(summary[f'group/{name}/evictions'] for name, _ in groups):,}",
             f"{summary['seconds']:.1f}",
         )
     _print(table)
+
+
+def _bits(summary: Mapping[str, Any]) -> str:
+    found = summary.get("quality/bits_per_byte")
+    return "" if found is None else f"{found:.3f}"
 
 
 def _table(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
+
+from kvhybrid.text import TextCodec
 
 TokenIds = list[int]
 
@@ -20,11 +22,26 @@ class WorkloadRequest:
     max_new_tokens: int
 
 
+@dataclass(frozen=True)
+class Answer:
+    """A prompt in words, and the text that the model went on with."""
+
+    line: int
+    """Where the prompt stands in its file, from 1."""
+    prompt: str
+    text: str
+    prompt_tokens: int
+    output_tokens: int
+
+
 class Traffic(ABC):
     """The requests of one run, in the order in which they may be sent.
 
     The runner asks `ready` at the start and after every step, and tells every request that ended.
     """
+
+    num_shown: int | None = None
+    """Answers that the terminal shows; None for all."""
 
     @abstractmethod
     def ready(self) -> list[WorkloadRequest]:
@@ -33,6 +50,10 @@ class Traffic(ABC):
     @abstractmethod
     def finished(self, request_id: str, output_token_ids: Sequence[int]) -> None:
         """Learn that a request has ended, and with which tokens."""
+
+    def answers(self) -> Sequence[Answer]:
+        """The requests that have ended, in words; none where the traffic is token ids."""
+        return ()
 
 
 class PromptList(Traffic):
@@ -66,6 +87,13 @@ class Workload(ABC):
             if type(value) is int and value < (0 if field.name == "seed" else 1):
                 raise ValueError(f"workload.{field.name} must be at least 1, found {value}")
 
+    def prepare(self, codec: Callable[[], TextCodec]) -> None:
+        """Called once, before anything else is asked: a workload in words turns them into token ids here.
+
+        ``codec`` gives the model's text codec and raises ValueError where it has none.
+        """
+        return
+
     @property
     @abstractmethod
     def num_requests(self) -> int:
@@ -75,6 +103,16 @@ class Workload(ABC):
     @abstractmethod
     def longest_request(self) -> int:
         """Tokens of the longest request: its prompt and all that it may generate."""
+
+    @property
+    def longest_name(self) -> str:
+        """What an error calls the longest request."""
+        return "the workload's longest request"
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The token that ends a request early; None where each runs to its ``max_new_tokens``."""
+        return None
 
     @abstractmethod
     def traffic(self, vocab_size: int) -> Traffic:

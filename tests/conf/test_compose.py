@@ -46,6 +46,8 @@ def overrides_for(group: str, choice: str, tmp_path: Path) -> list[str]:
     if choice == "hf":
         (tmp_path / "config.json").write_text("{}")
         needed = [f"model.path={tmp_path}"]
+    if choice == "prompts":
+        needed = ["workload.path=FILE"]
     return [f"{group}={choice}", *needed]
 
 
@@ -86,16 +88,17 @@ def test_every_choice_composes_and_spells_every_key_of_its_schema(
         assert set(written) - {"defaults"} == {field.name for field in fields(schema)}
 
 
-def test_the_defaults_are_a_tiny_gemma_on_shared_prefixes_with_wandb_and_json_lines() -> None:
+def test_the_defaults_are_a_trained_gemma_on_source_code_with_wandb_and_json_lines() -> None:
     config = composed()
-    assert config.model.model_type == "gemma3_text"
+    assert config.model.path == "gemma3_bytes"
     assert config.workload.num_prefixes > 1
+    assert config.quality.bytes > 0
     assert set(config.tracking) == {"jsonl", "wandb"}
-    assert config.name == config.tracking.wandb.name == "gemma3_tiny on shared_prefix"
+    assert config.name == config.tracking.wandb.name == "gemma3_bytes on source_code"
 
 
 def test_one_seed_moves_weights_and_prompts_and_each_can_have_its_own() -> None:
-    config = composed("seed=3", "model.seed=5")
+    config = composed("model=gemma3_tiny", "seed=3", "model.seed=5")
     assert (config.model.seed, config.workload.seed) == (5, 3)
 
 
@@ -105,7 +108,7 @@ def test_trackers_can_be_left_out(choice: str, trackers: set[str]) -> None:
 
 
 def test_the_plain_config_is_resolved() -> None:
-    config = composed("seed=3")
+    config = composed("model=gemma3_tiny", "seed=3")
     read_settings(config)
     assert "${" not in str(plain(config))
     assert plain(config)["model"]["seed"] == 3

@@ -18,9 +18,17 @@ from omegaconf import OmegaConf
 from kvhybrid.cli import main
 from kvhybrid.errors import InputError
 from kvhybrid.run import run
-from kvhybrid.settings import Gemma3Settings, JambaSettings, PoolSettings, RunSettings, SchedulerSettings
-from kvhybrid.tracking import JsonLinesTracker, Tracker
-from kvhybrid.workloads import MultiTurn, Random, SharedPrefix
+from kvhybrid.settings import (
+    CheckpointSettings,
+    Gemma3Settings,
+    JambaSettings,
+    PoolSettings,
+    Qwen3NextSettings,
+    RunSettings,
+    SchedulerSettings,
+)
+from kvhybrid.tracking import JsonLinesTracker, Tracker, WandbTracker
+from kvhybrid.workloads import MultiTurn, Random, SharedPrefix, SourceCode
 
 PNG = b"\x89PNG\r\n\x1a\n"
 SMALL = ["workload.max_new_tokens=4"]
@@ -76,6 +84,7 @@ def test_the_command_fills_a_folder_and_prints_it_last(tmp_path: Path) -> None:
         "config.yaml",
         "hits.png",
         "metrics.jsonl",
+        "outputs.jsonl",
         "summary.json",
         "wandb",
     }
@@ -83,8 +92,10 @@ def test_the_command_fills_a_folder_and_prints_it_last(tmp_path: Path) -> None:
 
     summary = summary_in(folder)
     assert summary["status"] == "done"
-    assert summary["requests"] == 24
+    assert summary["requests"] == 12
     assert summary["hit_rate"] > 0.3
+    assert summary["quality/bits_per_byte"] < 2.6
+    assert f"{summary['quality/bits_per_byte']:.3f} bits per byte" in done.stdout
     kinds = {group["name"]: group["kind"] for group in summary["groups"]}
     assert set(kinds.values()) == {"full", "sliding_window"}
     for name, kind in kinds.items():
@@ -107,8 +118,28 @@ def test_the_command_fills_a_folder_and_prints_it_last(tmp_path: Path) -> None:
         assert [values[f"group/{name}/hit_rate"] for values in logged] == [
             step[f"group/{name}/hit_rate"] for step in steps
         ]
-    assert wandb_file.summary(folder)["hit_rate"] == summary["hit_rate"]
+    for figure in ("hit_rate", "quality/bits_per_byte"):
+        assert wandb_file.summary(folder)[figure] == summary[figure]
     assert wandb_file.config(folder)["pool"]["block_size"] == 16
+
+
+def test_what_a_trained_model_says_is_shown_and_kept_but_not_tracked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workload = SourceCode(num_prefixes=2, requests_per_prefix=2, max_new_tokens=8)
+    model = CheckpointSettings(path="jamba_bytes", cpu_threads=1)
+    trackers: dict[str, Tracker] = {"jsonl": JsonLinesTracker(), "wandb": WandbTracker()}
+    run(settings(model=model, workload=workload, tracking=trackers), tmp_path / "run")
+    outputs = [json.loads(line) for line in (tmp_path / "run" / "outputs.jsonl").read_text().splitlines()]
+    assert [output["output_tokens"] for output in outputs] == [8] * 4
+    shown = capsys.readouterr().out
+    assert [output["prompt"] in shown for output in outputs] == [True] * 3 + [False]
+    assert all(output["text"] in shown for output in outputs[:3])
+    heads = [output["prompt"].splitlines()[-1].encode() for output in outputs]
+    tracked = [place for place in (tmp_path / "run").rglob("*") if place.is_file()]
+    for place in tracked:
+        if place.name != "outputs.jsonl":
+            assert not any(head in place.read_bytes() for head in heads), place
 
 
 def test_a_sweep_ends_with_a_table_over_its_jobs(
@@ -159,7 +190,7 @@ def test_a_sweep_goes_on_past_a_job_that_is_refused(
     assert "pool.block_size=16" in captured.out, "the row of a job left alone still says which it was"
 
 
-@pytest.mark.parametrize("model", [Gemma3Settings, JambaSettings])
+@pytest.mark.parametrize("model", [Gemma3Settings, JambaSettings, Qwen3NextSettings])
 def test_turns_of_a_conversation_hit_what_was_said_before(model: type[Gemma3Settings], tmp_path: Path) -> None:
     workload = MultiTurn(num_conversations=2, turns=3, system_tokens=48, user_tokens=40, max_new_tokens=16)
     summary = run(settings(model=model(cpu_threads=1), workload=workload), tmp_path / "run")

@@ -1,0 +1,28 @@
+"""Prompts and what the model went on with, on stdout and as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from kvhybrid.workloads import Answer
+
+
+def print_answers(answers: Iterable[Answer]) -> None:
+    """Each prompt behind ``>``, its text below."""
+    for answer in answers:
+        print(f"> {_shown(answer.prompt)}\n{_shown(answer.text)}\n")
+
+
+def to_json_lines(answers: Iterable[Answer]) -> str:
+    """One object a line, with the keys of `Answer`."""
+    return "".join(json.dumps(asdict(answer), ensure_ascii=False) + "\n" for answer in answers)
+
+
+def _shown(text: str) -> str:
+    """``text`` without what would steer a terminal, in characters that stdout has."""
+    plain = "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    encoding = sys.stdout.encoding or "utf-8"
+    return plain.encode(encoding, errors="replace").decode(encoding)

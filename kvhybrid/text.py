@@ -1,0 +1,78 @@
+"""Text to tokens and back: the tokenizer of a model folder, or plain bytes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
+"""A folder with one of them has a tokenizer."""
+
+
+class TextCodec(ABC):
+    """What turns text into token ids and token ids into text."""
+
+    eos_token_id: int | None = None
+    """The token that ends a text, where there is one."""
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """The token ids of ``text``, with what the model expects in front of a prompt."""
+
+    @abstractmethod
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of ``token_ids``."""
+
+
+class ByteCodec(TextCodec):
+    """A token is a byte of the text in UTF-8: 256 token ids and no files."""
+
+    vocab_size = 256
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode("utf-8"))
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """What is no UTF-8 becomes U+FFFD, and so does an id above 255."""
+        return bytes(min(token, 0xFF) for token in token_ids).decode("utf-8", errors="replace")
+
+
+class TokenizerCodec(TextCodec):
+    """The tokenizer in a Hugging Face model folder. Nothing is downloaded, and no code of the folder runs."""
+
+    def __init__(self, folder: Path | str) -> None:
+        """Raises ValueError where transformers finds no tokenizer in ``folder`` that it can read."""
+        from transformers import AutoTokenizer
+
+        try:
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        except Exception as error:  # each kind of tokenizer fails in its own way
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise ValueError(f"{folder}: the tokenizer cannot be read: {reason}") from error
+        self.eos_token_id = self._tokenizer.eos_token_id
+
+    def encode(self, text: str) -> list[int]:
+        token_ids: list[int] = self._tokenizer.encode(text)
+        return token_ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Special tokens are left out."""
+        text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        return text
+
+
+def codec_of(folder: Path | str, vocab_size: int | None) -> TextCodec:
+    """The codec of the model in ``folder``: its tokenizer, or bytes where it has none and 256 token ids.
+
+    Raises ValueError where there is neither.
+    """
+    if any((Path(folder) / name).is_file() for name in TOKENIZER_FILES):
+        return TokenizerCodec(folder)
+    if vocab_size == ByteCodec.vocab_size:
+        return ByteCodec()
+    raise ValueError(
+        f"{folder}: no tokenizer; accepted for prompts: a folder with {', '.join(TOKENIZER_FILES[:-1])} or "
+        f"{TOKENIZER_FILES[-1]}, or a model of {ByteCodec.vocab_size} token ids, which are bytes"
+    )

@@ -1,0 +1,83 @@
+"""Which works are run, how large, how often, and by which sides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from runs.speed.catalogue import POOLS, WORKS
+from runs.speed.comparisons import COMPARISONS
+from runs.speed.works import Size
+
+WHOLE_TRACE = 12_031
+"""Requests of the conversation trace."""
+LARGEST_PEER_POOL = 1_000_000
+"""Blocks. vLLM keeps an object for each, which takes gigabytes beyond this."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One work."""
+
+    work: str
+    size: Size
+    rounds: int
+    sides: tuple[str, ...]
+    counts: bool = True
+    """Its times are for the table; otherwise it only compares decisions."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All works, in order."""
+
+    steps: tuple[Step, ...]
+    requests: tuple[int, int]
+    """Of the trace in the works (a), and through the schedulers."""
+
+    def only(self, starts: Sequence[str]) -> Plan:
+        """The works whose names start with one of these."""
+        return replace(self, steps=tuple(step for step in self.steps if step.work.startswith(tuple(starts))))
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """All that take part, ours first."""
+        return tuple(dict.fromkeys(side for step in self.steps for side in step.sides))
+
+
+def full_plan(trace: str) -> Plan:
+    """What is committed: 7 pairs, the whole trace through the schedulers; about half an hour with both peers."""
+    return _plan(Size(trace=trace), rounds=7, scheduled=WHOLE_TRACE, pools=POOLS)
+
+
+def quick_plan(trace: str) -> Plan:
+    """3 pairs on 60 requests and shorter prompts: whether everything works, and the order of size."""
+    return _plan(
+        Size(trace=trace, requests=60, repeats=3, batch=64, parts=3, pool_blocks=100_000),
+        rounds=3,
+        scheduled=60,
+        pools=POOLS[:2],
+    )
+
+
+def _plan(size: Size, rounds: int, scheduled: int, pools: Sequence[int]) -> Plan:
+    wanted = [used for comparison in COMPARISONS for used in sorted(comparison.works)]
+    steps: list[Step] = []
+    for work in WORKS:
+        if work.startswith("e:pool:") and int(work.split(":")[-1]) not in pools:
+            continue
+        mine = size
+        if work.startswith("scheduler"):
+            mine = replace(size, requests=scheduled, parts=rounds)
+        steps.append(Step(work, mine, rounds, _sides(work, wanted)))
+        if work.startswith("a:") and work != "a:hashing":
+            # Once, to compare evictions: counting them takes vLLM's events, which would cost it time above.
+            steps.append(Step(work, size, 1, ("ours", "vllm, events"), counts=False))
+    return Plan(tuple(steps), (size.requests, scheduled))
+
+
+def _sides(work: str, wanted: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    if work.startswith("e:"):
+        large = work.startswith("e:pool:") and int(work.split(":")[-1]) > LARGEST_PEER_POOL
+        return ("ours",) if large else ("ours", "vllm")
+    return tuple(dict.fromkeys(["ours", *(side for side, used in wanted if used == work)]))

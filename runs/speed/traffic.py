@@ -1,0 +1,103 @@
+"""The main work: a trace through a cache manager, request by request, as a scheduler would call it.
+
+Every request is looked up and admitted, its prompt allocated, then some decode steps, one token each. The newest
+requests stay live; the rest are freed. When the pool is short, the oldest live request is freed and the call made
+again. One loop for every side: the public calls are the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from time import process_time
+from typing import Any
+
+from runs.speed.side import ManagerSide, Run, settle_heap
+from runs.speed.trace import Prompt, block_keys, read_trace
+from runs.speed.works import BLOCK, MODELS, Size
+
+PREFILL_TOKENS = 8192
+"""The longest step of a prefill where states are kept."""
+
+
+def traffic(side: ManagerSide, model: str, size: Size) -> Iterator[Run]:
+    """The work without end, a fresh cache each time. The requests come with their keys: hashing does not count."""
+    groups = MODELS[model]
+    prompts = read_trace(size.trace, size.requests)
+    chunked = any(group.kind == "state" for group in groups)
+    while True:
+        cache = side.cache(groups, size.blocks)
+        requests = [side.request(p.request_id, p.num_tokens, p.keys) for p in prompts]
+        server = Server(side, cache, size, chunked)
+        settle_heap()
+        began = process_time()
+        for prompt, request in zip(prompts, requests, strict=True):
+            server.serve(prompt, request)
+        evictions = side.look(cache)
+        seconds = process_time() - began
+        yield Run({"all": seconds}, {"all": sum(len(p.keys) for p in prompts)}, server.decisions, evictions)
+
+
+class Server:
+    """Serves one request after another from ``cache``."""
+
+    def __init__(self, side: ManagerSide, cache: Any, size: Size, chunked: bool) -> None:
+        self.cache = cache
+        self.decisions: list[tuple[int, int, int]] = []
+        """Of every request: tokens hit, the junction, calls that were refused."""
+        self._running = side.running
+        self._size = size
+        self._chunked = chunked
+        self._after = side.after_request(cache)
+        self._live: deque[Any] = deque()
+        self._refusals = 0
+
+    def serve(self, prompt: Prompt, request: Any) -> None:
+        cache, allocate, length = self.cache, self.cache.allocate_slots, prompt.num_tokens
+        self._refusals = 0
+        cache.new_step_starts()
+        while True:
+            blocks, hit, junction = cache.get_computed_blocks(request)
+            request.shared_prefix_boundary = junction
+            stops = self._stops(hit, junction, length) if self._chunked else (length,)
+            if allocate(request, stops[0] - hit, hit, blocks) is not None:
+                break
+            self._make_room()
+        request.num_computed_tokens = stops[0]
+        request.status = self._running
+        for stop in stops[1:]:
+            self._grow(request, stop - request.num_computed_tokens)
+            request.num_computed_tokens = stop
+        self._decode(prompt, request)
+        self.decisions.append((hit, junction, self._refusals))
+        self._live.append(request)
+        if len(self._live) > self._size.live:
+            cache.free(self._live.popleft())
+        if self._after is not None:
+            self._after()
+
+    def _decode(self, prompt: Prompt, request: Any) -> None:
+        allocate, keys = self.cache.allocate_slots, request.block_hashes
+        fresh = iter(block_keys(prompt.request_id, self._size.decode_steps // BLOCK + 1))
+        for _ in range(self._size.decode_steps):
+            request.num_tokens += 1
+            if not request.num_tokens % BLOCK:
+                keys.append(next(fresh))
+            while allocate(request, 1) is None:
+                self._make_room()
+            request.num_computed_tokens += 1
+
+    def _grow(self, request: Any, num_tokens: int) -> None:
+        while self.cache.allocate_slots(request, num_tokens) is None:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        self._refusals += 1
+        self.cache.free(self._live.popleft())
+
+    def _stops(self, hit: int, junction: int, length: int) -> Sequence[int]:
+        """Where the steps of a prefill end, so that states are kept on block boundaries: after so many tokens, at
+        the junction, at the last boundary below the prompt's end, and at the end."""
+        last = (length - 1) // BLOCK * BLOCK
+        wanted = {*range(hit + PREFILL_TOKENS, last, PREFILL_TOKENS), junction // BLOCK * BLOCK, last, length}
+        return sorted(stop for stop in wanted if stop > hit)

@@ -330,7 +330,8 @@ class KVCacheCoordinator:
 
     def new_step_starts(self) -> None:
         for manager in self.managers:
-            manager.written_from.clear()
+            if manager.written_from:
+                manager.written_from.clear()
 
     def pending_copies(self) -> list[tuple[int, int]]:
         """Group by group, (source, target) of the copies that have not run, oldest first."""

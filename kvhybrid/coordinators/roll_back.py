@@ -20,14 +20,14 @@ class StepMark(NamedTuple):
     tables: list[TableMark] | None
     """None for a request that held nothing."""
     copies: list[int]
-    """Per group, manager by manager, how many copies were pending."""
+    """Per manager, how many copies were pending in each of its groups."""
 
     @classmethod
     def of(cls, coordinator: KVCacheCoordinator, held: RequestTables | None) -> StepMark:
         for taken in coordinator.taken:
             taken.clear()
         tables = [table.mark() for table in held.tables] if held else None
-        return cls(tables, [len(pending) for m in coordinator.managers for pending in m.pending_copies])
+        return cls(tables, [len(manager.pending_copies[0]) for manager in coordinator.managers])
 
     def go_back(self, coordinator: KVCacheCoordinator, request_id: str) -> None:
         """Undo the step: old tables, no keys for what was not computed, references counted anew."""
@@ -35,9 +35,9 @@ class StepMark(NamedTuple):
             coordinator.tables.pop(request_id, None)
         else:
             self._restore(coordinator, coordinator.tables[request_id])
-        pending = chain.from_iterable(manager.pending_copies for manager in coordinator.managers)
-        for copies, length in zip(pending, self.copies, strict=True):
-            del copies[length:]
+        for manager, length in zip(coordinator.managers, self.copies, strict=True):
+            for copies in manager.pending_copies:
+                del copies[length:]
         for pool, taken in zip(coordinator.pools, coordinator.taken, strict=True):
             for ids in taken:
                 pool.drop_keys(ids.ravel())

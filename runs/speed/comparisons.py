@@ -67,7 +67,8 @@ COMPARISONS = (
     Comparison("(d) worst order, 4,096 blocks", ("d:4096/hit",)),
     Comparison("(d) worst order, 8,192 blocks", ("d:8192/hit",), 8),
     Comparison("scheduler, whole trace, Gemma-3-27B", ("scheduler:gemma3/request",), 12),
-    Comparison("memory per block of an empty pool, Gemma-3-27B", ("memory/bytes",), 10),
+    Comparison("memory per block of an empty pool, Gemma-3-27B", ("memory/resident",), 10),
+    Comparison("memory per block once every page is written to", ("memory/promised",)),
     Comparison("SGLang's radix tree in Python, trace", ("a:llama/all",), 6, peer="sglang"),
     Comparison("SGLang's compiled core, trace", ("a:llama/all",), 1, 2, peer="sglang core"),
     Comparison(

@@ -77,7 +77,7 @@ def _ratio(comparison: Comparison, runs: Runs) -> Ratio:
     peer = _added(comparison.peer, comparison.theirs, runs)
     first = runs[comparison.ours, comparison.parts[0].split("/")[0]][0]
     units = first.units[comparison.parts[0].split("/")[1]]
-    scale = (1 if comparison.parts == ("memory/bytes",) else 1e6) / units
+    scale = (1 if comparison.parts[0].startswith("memory/") else 1e6) / units
     values = tuple(theirs / own for own, theirs in zip(ours, peer, strict=True))
     return Ratio(comparison, values, scale * median(ours), scale * median(peer))
 

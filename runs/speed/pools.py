@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from time import process_time
 from typing import Any
 
@@ -12,6 +14,8 @@ from runs.speed.side import ManagerSide, Run, settle_heap
 from runs.speed.works import BLOCK, FULL, MODELS, Size
 
 PROMPT_BLOCKS = 1000
+PAGE = 4096
+"""Bytes of memory that the system gives at a time."""
 
 
 def full_pool(side: ManagerSide, size: Size, blocks: int) -> Iterator[Run]:
@@ -47,12 +51,45 @@ def _request(side: ManagerSide, number: int) -> Any:
 
 
 def empty_pool(side: ManagerSide, model: str, size: Size) -> Iterator[Run]:
-    """The bytes that Python and numpy hand out for a cache manager of ``size.pool_blocks`` blocks."""
+    """What a cache manager of ``size.pool_blocks`` blocks adds to the memory of its process.
+
+    ``resident`` are the bytes that the system keeps for it, ``promised`` those that Python and numpy hand out, pages
+    that nobody has written to included.
+    """
     while True:
         settle_heap()
+        resident = _in_a_child(lambda: _resident_growth(side, model, size))
         tracemalloc.start()
         cache = side.cache(MODELS[model], size.pool_blocks)
-        taken, _ = tracemalloc.get_traced_memory()
+        promised, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         del cache
-        yield Run({"bytes": taken}, {"bytes": size.pool_blocks})
+        yield Run(
+            {"resident": resident, "promised": promised}, dict.fromkeys(("resident", "promised"), size.pool_blocks)
+        )
+
+
+def _in_a_child(measure: Callable[[], int]) -> int:
+    """The answer of a forked process, which starts with a heap that holds no freed cache manager."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writer, str(measure()).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        found = int(answer.read())
+    os.waitpid(child, 0)
+    return found
+
+
+def _resident_growth(side: ManagerSide, model: str, size: Size) -> int:
+    before = _resident()
+    cache = side.cache(MODELS[model], size.pool_blocks)
+    grown = _resident() - before
+    del cache
+    return max(grown, PAGE)
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE

@@ -58,12 +58,6 @@ class _StepPlan:
     admitted: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
 
-    def add(self, request: Request, num_tokens: int) -> None:
-        start = request.num_computed_tokens
-        samples = start + num_tokens == request.num_tokens
-        self.scheduled.append(ScheduledRequest(request, start, num_tokens, samples))
-        self.budget -= num_tokens
-
 
 class Scheduler:
     """Continuous batching under one token budget, with chunked prefill and preemption by recompute.
@@ -194,18 +188,21 @@ class Scheduler:
         )
 
     def _schedule_running(self, plan: _StepPlan) -> None:
-        index = 0
-        while index < len(self.running) and plan.budget:
-            request = self.running[index]
-            num_tokens = self._num_step_tokens(request, request.num_computed_tokens, plan.budget)
-            while self.cache.allocate_slots(request, num_tokens) is None:
-                if len(self.running) == 1:
+        running, allocate_slots, index = self.running, self.cache.allocate_slots, 0
+        while index < len(running) and plan.budget:
+            request = running[index]
+            start = request.num_computed_tokens
+            left = request.num_tokens - start
+            num_tokens = 1 if left == 1 else self._num_step_tokens(request, start, plan.budget)
+            while allocate_slots(request, num_tokens) is None:
+                if len(running) == 1:
                     self._note_lone_refusal(request)
                 victim = self._preempt_newest()
                 plan.preempted.append(victim)
                 if victim is request:
                     return
-            plan.add(request, num_tokens)
+            plan.scheduled.append(ScheduledRequest(request, start, num_tokens, num_tokens == left))
+            plan.budget -= num_tokens
             index += 1
 
     def _admit_waiting(self, plan: _StepPlan) -> None:
@@ -234,7 +231,9 @@ class Scheduler:
             request.status = RequestStatus.RUNNING
             request.num_computed_tokens = hit
             plan.admitted.append(request)
-            plan.add(request, num_tokens)
+            samples = hit + num_tokens == request.num_tokens
+            plan.scheduled.append(ScheduledRequest(request, hit, num_tokens, samples))
+            plan.budget -= num_tokens
 
     def _admit_alone(self, request: Request, given_up: KVCacheBlocks, budget: int) -> int:
         """Admit a request that was refused although nobody else holds a block; returns its tokens.

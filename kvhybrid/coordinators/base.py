@@ -335,11 +335,17 @@ class KVCacheCoordinator:
 
     def pending_copies(self) -> list[tuple[int, int]]:
         """Group by group, (source, target) of the copies that have not run, oldest first."""
+        if not self._has_copies():
+            return []
         return [pair for c, i in self.place for pair in self.managers[c].pending_copies[i]]
+
+    def _has_copies(self) -> bool:
+        """Whether copies are pending: groups in lockstep have as many."""
+        return any(manager.pending_copies[0] for manager in self.managers)
 
     def release_copies(self) -> None:
         """The pending copies have run: let go of both ends of each."""
-        for p, pool in enumerate(self.pools):
+        for p, pool in enumerate(self.pools) if self._has_copies() else ():
             ends: list[int] = []
             for c, i in self.place:
                 if self.pool_of[c] == p:

@@ -53,8 +53,8 @@ def _request(side: ManagerSide, number: int) -> Any:
 def empty_pool(side: ManagerSide, model: str, size: Size) -> Iterator[Run]:
     """What a cache manager of ``size.pool_blocks`` blocks adds to the memory of its process.
 
-    ``resident`` are the bytes that the system keeps for it, ``promised`` those that Python and numpy hand out, pages
-    that nobody has written to included.
+    ``resident`` are the bytes that the system keeps for it, ``promised`` those that Python and numpy hand out,
+    pages that nobody has written to included.
     """
     while True:
         settle_heap()

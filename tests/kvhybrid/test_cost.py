@@ -145,7 +145,7 @@ def serve(manager: KVCacheManager, requests: Sequence[tuple[KeyedRequest, Iterat
 def test_a_request_takes_so_much_bytecode_however_long_its_prompt(
     model: str, watched: bool, measured: int
 ) -> None:
-    """With evictions, hits on shared prefixes and 16 decode steps; ``watched``: events and causes of misses, too."""
+    """With evictions, hits on shared prefixes and 16 decode steps; ``watched`` has events and causes."""
     num_blocks = 12_000 if model == "jamba" else 12_000 * len(MODELS[model])
     manager = manager_of(MODELS[model], num_blocks, track_misses=watched, record_events=watched)
     serve(manager, traffic(0, 16))

@@ -71,8 +71,6 @@ class KVCacheManager:
         self.config = config
         self.max_model_len = max_model_len
         self.enable_caching = enable_caching
-        self.watermark = watermark
-        self.eviction = eviction
         self.watermark_blocks = int(watermark * config.num_blocks)
         self.coordinator = get_kv_cache_coordinator(
             config,
@@ -114,6 +112,7 @@ class KVCacheManager:
 
     @property
     def num_free_blocks(self) -> int:
+        """Blocks of the shared pool that nobody holds, cached ones included."""
         return self.block_pool.num_free
 
     # ---- what the scheduler calls
@@ -177,8 +176,10 @@ class KVCacheManager:
             ManagerError: A single-type manager raised; everything is as it was before the call.
         """
         held = self.coordinator.tables.get(request.request_id)
+        # A running request that stays within what its last step found out: no block, no key, nothing dead.
         if (
             held is not None
+            and held.owner is request
             and request.num_computed_tokens + num_new_tokens + num_lookahead_tokens <= held.quiet_until
             and request.status is RequestStatus.RUNNING
             and num_new_tokens > 0
@@ -380,6 +381,7 @@ class KVCacheManager:
         return tuple(held.tables[c].row(i) for c, i in self.coordinator.place)
 
     def get_blocks(self, request_id: str) -> KVCacheBlocks:
+        """As `get_block_ids`, in the form that `allocate_slots` returns."""
         return KVCacheBlocks(self.get_block_ids(request_id))
 
     def stats(self) -> CacheStats:

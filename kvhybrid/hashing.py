@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from array import array
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from kvhybrid.managers.kernel import extend_keys
+from kvhybrid.managers.kernel.plain import token_bytes
 
 if TYPE_CHECKING:
     from kvhybrid.request import Request
@@ -42,7 +42,7 @@ class PrefixHasher:
     def _key(self, request: Request, index: int) -> bytes:
         """The key of unit ``index``, the first that has none yet, with its extra keys."""
         keys, unit = request.block_hashes, self.unit
-        tokens = array("q", request.token_ids[index * unit : (index + 1) * unit]).tobytes()
+        tokens = token_bytes(request.token_ids[index * unit : (index + 1) * unit])
         return sha256((keys[-1] if keys else ROOT) + tokens + extra_keys(request, index, unit)).digest()
 
 

@@ -34,7 +34,9 @@ class BlockPool(BlockKeys):
         self._next_unused = 1
         self._order_class = order
         self._releases = 0
-        self._order = order(self.records["release"])
+        self.release_of = self.records["release"]
+        """For every cached free block, the number of the release that freed it; 0 for all others."""
+        self._order = order(self.release_of)
 
     @property
     def usage(self) -> float:
@@ -105,7 +107,7 @@ class BlockPool(BlockKeys):
 
         Null entries are skipped.
         """
-        freed = np.empty((2, ids.size), np.int32)
+        freed = np.empty(ids.size, np.int32)
         count = self.arrays.hold(ids, freed)
         if count < 0:
             stale = ids[(ids > 0) & (self.refs[ids] == 0) & (self.number_of[ids] == 0)].tolist()
@@ -113,8 +115,9 @@ class BlockPool(BlockKeys):
                 f"blocks {stale} are free and have no key: the hit that names them is out of date"
             )
         if count:
-            free = freed[0, :count]
-            self._order.remove(free, freed[1, :count])
+            free = freed[:count]
+            self._order.remove(free, self.release_of[free])
+            self.release_of[free] = 0
             self.num_free -= count
             for observer in self.observers:
                 observer.held(free)
@@ -167,7 +170,8 @@ class BlockPool(BlockKeys):
             return False
         queue = np.array(self.free_queue(), np.int32)
         self._push_all(queue)
-        self._order = self._order_class(self.records["release"])
+        self.release_of[:] = 0
+        self._order = self._order_class(self.release_of)
         self._drop_all_keys()
         return True
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kvhybrid.managers.arrays import IntArray
 
 
@@ -16,7 +19,7 @@ class ReuseOrder(ABC):
     """
 
     @abstractmethod
-    def __init__(self, release_of: IntArray) -> None:
+    def __init__(self, release_of: NDArray[np.int64]) -> None:
         """An empty order. ``release_of``, which the pool keeps, has for every block id the number of the release
         that freed it, 0 where it is not in the order."""
 
@@ -26,7 +29,7 @@ class ReuseOrder(ABC):
         is to be reused first."""
 
     @abstractmethod
-    def remove(self, ids: IntArray, releases: IntArray) -> None:
+    def remove(self, ids: IntArray, releases: NDArray[np.int64]) -> None:
         """Blocks that a request has adopted again, and the releases that had freed them."""
 
     @abstractmethod

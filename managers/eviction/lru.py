@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvhybrid.managers.arrays import EMPTY, IntArray
 from kvhybrid.managers.eviction.base import ReuseOrder
@@ -21,7 +22,7 @@ class LRU(ReuseOrder):
     taking it out of the middle costs nothing. Runs that lost no block are handed out in slices, without a look.
     """
 
-    def __init__(self, release_of: IntArray) -> None:
+    def __init__(self, release_of: NDArray[np.int64]) -> None:
         self._release_of = release_of
         self._runs: deque[tuple[int, IntArray]] = deque()
         self._holed: set[int] = set()
@@ -35,7 +36,7 @@ class LRU(ReuseOrder):
         if self._entries > MANY and self._entries > 4 * self._waiting_blocks:
             self._drop_stale()
 
-    def remove(self, ids: IntArray, releases: IntArray) -> None:
+    def remove(self, ids: IntArray, releases: NDArray[np.int64]) -> None:
         self._holed.update(releases.tolist())
         self._waiting_blocks -= len(ids)
 

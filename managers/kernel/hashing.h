@@ -7,7 +7,10 @@
 
 #define DIGEST 32
 
-/* The token ids of one unit as little-endian 64-bit integers, as array("q") has them. */
+/* Asked for once, when the module is made: a virtual machine takes long to answer. */
+static int sha_instructions = 0;
+
+/* The token ids of one unit as little-endian 64-bit integers. */
 static int write_tokens(PyObject *tokens, Py_ssize_t start, Py_ssize_t unit, uint8_t *to)
 {
     for (Py_ssize_t i = 0; i < unit; i++) {
@@ -65,7 +68,7 @@ static PyObject *extend_keys(PyObject *module, PyObject *args)
     if (unit < 1 || root_length != DIGEST)
         return PyErr_Format(PyExc_ValueError, "a unit of at least 1 and keys of 32 bytes are needed, found %zd and %zd",
                             unit, root_length);
-    if (add_keys(keys, tokens, unit, root, natively && has_sha_instructions()) < 0)
+    if (add_keys(keys, tokens, unit, root, natively && sha_instructions) < 0)
         return NULL;
     Py_RETURN_NONE;
 }

@@ -38,7 +38,7 @@ static PyObject *count_free(BlockArrays *self, PyObject *const *args, Py_ssize_t
     return ok ? PyLong_FromSsize_t(found) : NULL;
 }
 
-/* Free blocks go to freed, and the releases that freed them; -1, all as before, where a free one has no key. */
+/* Free blocks go to freed; -1, all as before, where a free one has no key. */
 static Py_ssize_t take_hold(BlockArrays *self, Ints *ids, Ints *freed)
 {
     Py_ssize_t found = 0;
@@ -54,9 +54,7 @@ static Py_ssize_t take_hold(BlockArrays *self, Ints *ids, Ints *freed)
             if (b && !BLOCK(self, b).refs++) {
                 COUNT(self, LIVE, BLOCK(self, b).group)++;
                 COUNT(self, REUSABLE, BLOCK(self, b).group)--;
-                AT(freed, 0, found) = b;
-                AT(freed, 1, found++) = BLOCK(self, b).release;
-                BLOCK(self, b).release = 0;
+                AT(freed, 0, found++) = b;
             }
         }
     return found;
@@ -68,7 +66,7 @@ static PyObject *hold(BlockArrays *self, PyObject *const *args, Py_ssize_t count
     if (open_arguments(args, count, "rw", &a) < 0)
         return NULL;
     Ints *ids = &a.ints[0], *freed = &a.ints[1];
-    int ok = are_blocks(self, ids) && is_given(freed) && has_room(freed, 2, ids->rows * ids->columns);
+    int ok = are_blocks(self, ids) && is_given(freed) && has_room(freed, 1, ids->rows * ids->columns);
     Py_ssize_t found = ok ? take_hold(self, ids, freed) : 0;
     close_arguments(&a);
     return ok ? PyLong_FromSsize_t(found) : NULL;
@@ -93,7 +91,7 @@ static int let_go(BlockArrays *self, Ints *ids, Ints *stack, Py_ssize_t *height,
             int32_t b = AT(ids, i, j);
             if (b == 0)
                 continue;
-            if (!is_block(self, b) || BLOCK(self, b).refs <= 0) {
+            if (!is_block(self, b) || BLOCK(self, b).refs <= 0 || *height == stack->columns) {
                 for (Py_ssize_t undo = i * ids->columns + j - 1; undo >= 0; undo--)
                     BLOCK(self, AT(ids, undo / ids->columns, undo % ids->columns)).refs++;
                 BLOCK(self, 0).refs = 0;
@@ -121,8 +119,8 @@ static PyObject *release(BlockArrays *self, PyObject *const *args, Py_ssize_t co
     /* A free block lies on the stack once, so that a stack of all blocks has room for all. */
     int ok = is_given(stack) && is_given(cached) && has_room(stack, 1, self->num_blocks) &&
              has_room(cached, 1, ids->rows * ids->columns);
-    if (ok && before < 0) {
-        PyErr_Format(PyExc_ValueError, "a stack is not %zd high", before);
+    if (ok && (before < 0 || before > stack->columns)) {
+        PyErr_Format(PyExc_ValueError, "a stack of %zd is not %zd high", stack->columns, before);
         ok = 0;
     }
     if (ok && let_go(self, ids, stack, &height, cached, &num_cached) < 0)
@@ -131,7 +129,7 @@ static PyObject *release(BlockArrays *self, PyObject *const *args, Py_ssize_t co
         int32_t group = BLOCK(self, AT(cached, 0, j)).group;
         COUNT(self, LIVE, group)--;
         COUNT(self, REUSABLE, group)++;
-        BLOCK(self, AT(cached, 0, j)).release = (int32_t)a.numbers[1];
+        BLOCK(self, AT(cached, 0, j)).release = a.numbers[1];
     }
     for (Py_ssize_t j = before; ok && j < height; j++) {
         int32_t group = BLOCK(self, AT(stack, 0, j)).group;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from hashlib import sha256
 from typing import TypeAlias
 
@@ -14,11 +15,16 @@ LIVE, CACHED, REUSABLE, EVICTIONS = range(4)
 """Rows of ``counts``: per group, its held blocks, those with a key, those of them that are free, and lost keys."""
 COUNTS = 4
 
-PARTS = ("refs", "number", "group", "ahead", "behind", "tangled", "release")
-BLOCK = np.dtype([(part, np.int32) for part in PARTS])
+PARTS = ("refs", "number", "group", "ahead", "behind", "tangled")
+BLOCK = np.dtype([("release", np.int64), *((part, np.int32) for part in PARTS)])
 """What is known of a block, side by side in memory, since most passes need several parts of it."""
 BlockRecords: TypeAlias = NDArray[np.void]
 """An array of `BLOCK`."""
+
+
+def token_bytes(tokens: list[int]) -> bytes:
+    """``tokens`` as little-endian 64-bit integers."""
+    return np.frombuffer(array("q", tokens), np.int64).astype("<i8").tobytes()
 
 
 def extend_keys(keys: list[bytes], tokens: list[int], unit: int, root: bytes, natively: bool = True) -> None:
@@ -27,9 +33,11 @@ def extend_keys(keys: list[bytes], tokens: list[int], unit: int, root: bytes, na
     A key is the SHA-256 of the key before it, ``root`` for the first, and the unit's token ids as little-endian
     64-bit integers. ``natively`` allows the processor's own instructions, where the native form runs.
     """
-    width, done = 8 * unit, len(keys)
-    raw = memoryview(np.array(tokens[done * unit : len(tokens) // unit * unit], "<i8").tobytes())
     parent = keys[-1] if keys else root
+    if unit < 1 or not isinstance(parent, bytes) or len(parent) != 32:
+        raise ValueError(f"a unit of at least 1 and keys of 32 bytes are needed, found {unit} and {parent!r}")
+    width, done = 8 * unit, len(keys)
+    raw = memoryview(token_bytes(tokens[done * unit : len(tokens) // unit * unit]))
     for at in range(0, len(raw), width):
         parent = sha256(parent + raw[at : at + width]).digest()
         keys.append(parent)
@@ -75,8 +83,8 @@ class BlockArrays:
         return int(((self._refs[ids] == 0) & (ids > 0)).sum())
 
     def hold(self, ids: IntArray, freed: IntArray) -> int:
-        """One more reference to each id. Those that were free go to ``freed``, the releases that freed them to its
-        second row; returns how many, or -1 where a free one has no key."""
+        """One more reference to each id. Those that were free go to ``freed``; returns how many, or -1 where
+        a free one has no key."""
         every = ids[ids > 0]
         free = every[self._refs[every] == 0]
         if not self._number_of[free].all():
@@ -86,8 +94,7 @@ class BlockArrays:
         np.add.at(self._refs, every, 1)
         np.add.at(self._counts[LIVE], self._group_of[free], 1)
         np.subtract.at(self._counts[REUSABLE], self._group_of[free], 1)
-        freed[0, : len(free)], freed[1, : len(free)] = free, self._release[free]
-        self._release[free] = 0
+        freed[: len(free)] = free
         return len(free)
 
     def release(

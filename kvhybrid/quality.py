@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvhybrid.corpus import held_out_text
+from kvhybrid.schema_values import at_least
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,9 +33,10 @@ class QualitySettings:
     excerpt_bytes: int = 256
 
     def __post_init__(self) -> None:
-        for name, least in (("bytes", 0), ("excerpt_bytes", 2)):
-            if getattr(self, name) < least:
-                raise ValueError(f"quality.{name} must be at least {least}, found {getattr(self, name)}")
+        at_least("quality.bytes", self.bytes, 0)
+        at_least("quality.excerpt_bytes", self.excerpt_bytes, 2)
+        if self.bytes == 1:
+            raise ValueError("quality.bytes must be 0 or at least 2, found 1: a first byte is not predicted")
 
     @property
     def longest_request(self) -> int:
@@ -49,6 +51,10 @@ class QualitySettings:
             raise ValueError(f"quality.path: {self.path}: cannot be read: {error.strerror}") from error
         if len(text) < 2:
             raise ValueError(f"quality.path: {self.path}: {len(text)} bytes, too few to predict one from another")
+        try:
+            text.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"quality.path: {self.path}: no UTF-8 at byte {error.start}") from error
         return excerpts(text, self.bytes, self.excerpt_bytes)
 
 
@@ -77,9 +83,10 @@ class Quality:
 def excerpts(text: bytes, num_bytes: int, length: int) -> list[str]:
     """``num_bytes`` of ``text`` in excerpts of ``length`` bytes, spread evenly; all of it where it is shorter.
 
-    A character that an excerpt's end cuts in two is left out.
+    A character that an excerpt's end cuts in two is left out, and so is a last excerpt of a single byte.
     """
     num_bytes = min(num_bytes, len(text))
+    num_bytes -= num_bytes % length == 1
     count = -(-num_bytes // length)
     lengths = [length] * (count - 1) + [num_bytes - length * (count - 1)]
     last = len(text) - lengths[-1]
@@ -98,7 +105,7 @@ def measure(engine: Engine, codec: TextCodec, texts: Sequence[str]) -> Quality:
     blocks: call this before the first request. Nothing is counted in the engine's figures. Raises ValueError for a
     text that is longer than ``max_model_len`` or has fewer than two tokens.
     """
-    prompts = [codec.encode(text) for text in texts]
+    prompts = [_encoded(codec, text) for text in texts]
     nats = sum(_nats(engine, prompts))
     # A mark that the codec sets in front of a prompt is no text.
     marks = sum(codec.decode(prompt[:1]) == "" for prompt in prompts)
@@ -109,6 +116,12 @@ def measure(engine: Engine, codec: TextCodec, texts: Sequence[str]) -> Quality:
         tokens=tokens - marks,
         bytes=sum(len(text.encode("utf-8")) for text in texts),
     )
+
+
+def _encoded(codec: TextCodec, text: str) -> list[int]:
+    """The tokens of ``text``, without a mark that the codec sets behind it: its end need not be predicted."""
+    tokens = codec.encode(text)
+    return tokens[:-1] if tokens and codec.decode(tokens[-1:]) == "" else tokens
 
 
 def _nats(engine: Engine, prompts: Sequence[Sequence[int]]) -> Iterator[float]:
@@ -133,7 +146,9 @@ def _nats(engine: Engine, prompts: Sequence[Sequence[int]]) -> Iterator[float]:
     )
     for index, prompt in enumerate(prompts):
         if len(prompt) < 2:
-            raise ValueError(f"quality: an excerpt has {len(prompt)} tokens, too few to predict one from another")
+            raise ValueError(
+                f"quality.excerpt_bytes: an excerpt has {len(prompt)} tokens, too few to predict one from another"
+            )
         scheduler.add_request(Request(f"excerpt{index}", prompt, max_new_tokens=1, hasher=cache.hasher))
     with torch.inference_mode():
         while scheduler.has_unfinished:

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from kvhybrid.errors import InputError
+from kvhybrid.planning import PlanningError
 from kvhybrid.quality import Quality, measure
 from kvhybrid.report.answers import print_answers, to_json_lines
 from kvhybrid.report.history import History
@@ -92,7 +93,14 @@ def build_engine(settings: RunSettings) -> Engine:
             device=settings.device,
         )
     except (ValueError, OSError, ImportError) as error:
-        raise InputError(" ".join(str(error).split())) from error
+        raise InputError(" ".join(f"{error}{_quality_hint(settings, error)}".split())) from error
+
+
+def _quality_hint(settings: RunSettings, error: Exception) -> str:
+    """Where the longest request is not one of the workload's, what asks for it."""
+    if isinstance(error, PlanningError) and _longest_name(settings) != settings.workload.longest_name:
+        return f" The longest request is {_longest_name(settings)}; quality=none measures none."
+    return ""
 
 
 def measure_quality(settings: RunSettings, engine: Engine) -> Quality | None:
@@ -106,7 +114,9 @@ def measure_quality(settings: RunSettings, engine: Engine) -> Quality | None:
 
 
 def _measures_quality(settings: RunSettings) -> bool:
-    return bool(settings.quality.bytes and settings.model.is_trained)
+    """Where no text is named, a model that reads none, or has learned nothing, is not asked."""
+    quality, model = settings.quality, settings.model
+    return bool(quality.bytes and model.is_trained and (quality.path is not None or model.reads_text))
 
 
 def _longest_name(settings: RunSettings) -> str:
@@ -145,6 +155,8 @@ def _recorder(settings: RunSettings, engine: Engine) -> AbstractContextManager[o
         return nullcontext()
     from kvhybrid.scenarios.recorder import Recorder
 
+    if Path(settings.record).is_dir():
+        raise InputError(f"record must be a file to write, found a folder: {settings.record}")
     if not Path(settings.record).resolve().parent.is_dir():
         raise InputError(f"record: no such folder: {Path(settings.record).resolve().parent}")
     try:

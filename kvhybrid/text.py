@@ -63,12 +63,17 @@ class TokenizerCodec(TextCodec):
         return text
 
 
+def has_tokenizer(folder: Path | str) -> bool:
+    """Whether a tokenizer lies in ``folder``."""
+    return any((Path(folder) / name).is_file() for name in TOKENIZER_FILES)
+
+
 def codec_of(folder: Path | str, vocab_size: int | None) -> TextCodec:
     """The codec of the model in ``folder``: its tokenizer, or bytes where it has none and 256 token ids.
 
     Raises ValueError where there is neither.
     """
-    if any((Path(folder) / name).is_file() for name in TOKENIZER_FILES):
+    if has_tokenizer(folder):
         return TokenizerCodec(folder)
     if vocab_size == ByteCodec.vocab_size:
         return ByteCodec()

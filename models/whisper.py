@@ -229,7 +229,10 @@ class Whisper(EncoderDecoder):
             raise ValueError(f"encoder_input must be {accepted}, found {what}")
         if found.shape != shape:
             raise ValueError(f"encoder_input must be {accepted}, found {list(found.shape)}")
-        return EncoderInput(found.detach(), self.config.encoder_len)
+        if not found.isfinite().all():
+            raise ValueError(f"encoder_input must be {accepted}, found values that are not finite")
+        # A copy: the caller may fill its buffer anew before the encoder runs, and its digest is in the keys.
+        return EncoderInput(found.detach().clone(), self.config.encoder_len)
 
     def encoder_states(self, content: Tensor) -> Tensor:
         states_TM: Tensor = self.encoder(content)

@@ -31,7 +31,6 @@ SMALL = [
     "model.dtype=float32",
     "workload.requests_per_prefix=2",
     "workload.max_new_tokens=4",
-    "quality.bytes=0",
     "tracking=none",
 ]
 SHARING = {

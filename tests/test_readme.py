@@ -27,6 +27,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 METRICS_PAGE = (ROOT / "docs" / "read-the-metrics.md").read_text(encoding="utf-8")
 QUALITY = Quality(bits=1.0, predicted_tokens=1, tokens=1, bytes=1)
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RUN_PAGES = sorted((ROOT / "runs").glob("*/README.md"))
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -119,7 +120,7 @@ def test_every_program_prints_what_its_comments_say(program: str, tmp_path: Path
     assert result.stdout.splitlines() == expected
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", [*PAGES, *RUN_PAGES], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_link_leads_to_a_file(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8"))
     inside = [target for target in targets if not target.startswith("https://")]

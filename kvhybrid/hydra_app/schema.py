@@ -14,7 +14,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from kvhybrid.errors import InputError
 from kvhybrid.hydra_app.errors import explain, nearest
-from kvhybrid.settings import ModelSettings, RunSettings, schema_nodes
+from kvhybrid.model_settings import ModelSettings
+from kvhybrid.settings import RunSettings, schema_nodes
 from kvhybrid.tracking import Tracker
 from kvhybrid.workloads import Workload
 

@@ -10,7 +10,8 @@ from kvhybrid.replay.cost import LinearCost
 from kvhybrid.replay.executor import OneByOne, OpenLoop
 from kvhybrid.replay.layers import CacheSettings
 from kvhybrid.replay.mooncake import MooncakeTrace
-from kvhybrid.settings import MISSING, EvictionSettings, PoolSettings, RetentionSettings, SchedulerSettings
+from kvhybrid.schema_values import MISSING
+from kvhybrid.settings import EvictionSettings, PoolSettings, RetentionSettings, SchedulerSettings
 
 
 @dataclass(kw_only=True)

@@ -11,9 +11,10 @@ from kvhybrid.workloads import Answer
 
 
 def print_answers(answers: Iterable[Answer]) -> None:
-    """Each prompt behind ``>``, its text below."""
+    """The lines of each prompt behind ``>``, its text below."""
     for answer in answers:
-        print(f"> {_shown(answer.prompt)}\n{_shown(answer.text)}\n")
+        prompt = "\n".join(f"> {line}".rstrip() for line in _shown(answer.prompt).split("\n"))
+        print(f"{prompt}\n{_shown(answer.text)}\n")
 
 
 def to_json_lines(answers: Iterable[Answer]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from kvhybrid.schema_values import at_least
 from kvhybrid.text import TextCodec
 
 TokenIds = list[int]
@@ -84,8 +85,8 @@ class Workload(ABC):
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if type(value) is int and value < (0 if field.name == "seed" else 1):
-                raise ValueError(f"workload.{field.name} must be at least 1, found {value}")
+            if type(value) is int:
+                at_least(f"workload.{field.name}", value, 0 if field.name == "seed" else 1)
 
     def prepare(self, codec: Callable[[], TextCodec]) -> None:
         """Called once, before anything else is asked: a workload in words turns them into token ids here.

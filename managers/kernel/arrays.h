@@ -112,6 +112,18 @@ static int is_given(Ints *room)
 
 static int is_block(BlockArrays *self, int32_t id) { return id >= 0 && id < self->num_blocks; }
 
+static int is_key(BlockArrays *self, int32_t group, int32_t number)
+{
+    return group >= 0 && group < self->num_groups && number > 0 && number < self->num_numbers;
+}
+
+/* One block more or fewer of a kind, where it belongs to a group. */
+static void tally(BlockArrays *self, int what, int32_t group, int by)
+{
+    if (group >= 0 && group < self->num_groups)
+        COUNT(self, what, group) += by;
+}
+
 static int are_blocks(BlockArrays *self, Ints *ids)
 {
     for (Py_ssize_t i = 0; i < ids->rows; i++)

@@ -14,7 +14,12 @@ static int sha_instructions = 0;
 static int write_tokens(PyObject *tokens, Py_ssize_t start, Py_ssize_t unit, uint8_t *to)
 {
     for (Py_ssize_t i = 0; i < unit; i++) {
-        long long token = PyLong_AsLongLong(PyList_GET_ITEM(tokens, start + i));
+        PyObject *item = PyList_GET_ITEM(tokens, start + i);
+        if (!PyLong_Check(item)) { /* nothing that could run code of its own */
+            PyErr_Format(PyExc_TypeError, "a token id must be an int, found %s", Py_TYPE(item)->tp_name);
+            return -1;
+        }
+        long long token = PyLong_AsLongLong(item);
         if (token == -1 && PyErr_Occurred())
             return -1;
         for (int byte = 0; byte < 8; byte++)
@@ -25,14 +30,16 @@ static int write_tokens(PyObject *tokens, Py_ssize_t start, Py_ssize_t unit, uin
 
 static int add_keys(PyObject *keys, PyObject *tokens, Py_ssize_t unit, const char *parent, int natively)
 {
-    Py_ssize_t length = DIGEST + 8 * unit;
+    Py_ssize_t units = PyList_GET_SIZE(tokens) / unit, length = DIGEST + 8 * unit;
+    if (units <= PyList_GET_SIZE(keys))
+        return 0;
     uint8_t *buffer = PyMem_Malloc(length + 72), digest[DIGEST];
     if (!buffer) {
         PyErr_NoMemory();
         return -1;
     }
     memcpy(digest, parent, DIGEST);
-    for (Py_ssize_t i = PyList_GET_SIZE(keys); (i + 1) * unit <= PyList_GET_SIZE(tokens); i++) {
+    for (Py_ssize_t i = PyList_GET_SIZE(keys); i < units; i++) {
         memcpy(buffer, digest, DIGEST);
         PyObject *key = NULL;
         if (write_tokens(tokens, i * unit, unit, buffer + DIGEST) == 0) {

@@ -52,8 +52,8 @@ static Py_ssize_t take_hold(BlockArrays *self, Ints *ids, Ints *freed)
         for (Py_ssize_t j = 0; j < ids->columns; j++) {
             int32_t b = AT(ids, i, j);
             if (b && !BLOCK(self, b).refs++) {
-                COUNT(self, LIVE, BLOCK(self, b).group)++;
-                COUNT(self, REUSABLE, BLOCK(self, b).group)--;
+                tally(self, LIVE, BLOCK(self, b).group, 1);
+                tally(self, REUSABLE, BLOCK(self, b).group, -1);
                 AT(freed, 0, found++) = b;
             }
         }
@@ -127,14 +127,12 @@ static PyObject *release(BlockArrays *self, PyObject *const *args, Py_ssize_t co
         height = -1;
     for (Py_ssize_t j = 0; ok && height >= 0 && j < num_cached; j++) {
         int32_t group = BLOCK(self, AT(cached, 0, j)).group;
-        COUNT(self, LIVE, group)--;
-        COUNT(self, REUSABLE, group)++;
+        tally(self, LIVE, group, -1);
+        tally(self, REUSABLE, group, 1);
         BLOCK(self, AT(cached, 0, j)).release = a.numbers[1];
     }
     for (Py_ssize_t j = before; ok && j < height; j++) {
-        int32_t group = BLOCK(self, AT(stack, 0, j)).group;
-        if (group >= 0)
-            COUNT(self, LIVE, group)--;
+        tally(self, LIVE, BLOCK(self, AT(stack, 0, j)).group, -1);
     }
     close_arguments(&a);
     return ok ? Py_BuildValue("nn", height, num_cached) : NULL;

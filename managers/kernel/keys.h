@@ -47,9 +47,8 @@ static void belong_to(BlockArrays *self, int32_t b, int32_t group)
     if (old == group)
         return;
     if (BLOCK(self, b).refs) {
-        COUNT(self, LIVE, group)++;
-        if (old >= 0)
-            COUNT(self, LIVE, old)--;
+        tally(self, LIVE, group, 1);
+        tally(self, LIVE, old, -1);
     }
     BLOCK(self, b).group = group;
 }
@@ -89,13 +88,20 @@ static PyObject *register_rows(BlockArrays *self, PyObject *const *args, Py_ssiz
     return ok ? PyBool_FromLong(able) : NULL;
 }
 
-/* Returns how many keys are gone with the keys of ids, or -1 where one of these is tangled. */
+/* Returns how many keys are gone with the keys of ids, or -1 where one of these is tangled; -2 is an error. */
 static Py_ssize_t withdraw(BlockArrays *self, Ints *ids, Ints *gone, int for_reuse)
 {
     Py_ssize_t found = 0;
-    for (Py_ssize_t j = 0; j < ids->columns; j++)
-        if (BLOCK(self, AT(ids, 0, j)).tangled)
+    for (Py_ssize_t j = 0; j < ids->columns; j++) {
+        Block *block = &BLOCK(self, AT(ids, 0, j));
+        if (block->tangled)
             return -1;
+        if (block->number && !is_key(self, block->group, block->number)) {
+            PyErr_Format(PyExc_IndexError, "block %d has number %d of group %d, of which there is none",
+                         AT(ids, 0, j), block->number, block->group);
+            return -2;
+        }
+    }
     for (Py_ssize_t j = 0; j < ids->columns; j++) {
         int32_t b = AT(ids, 0, j), number = BLOCK(self, b).number, group = BLOCK(self, b).group;
         if (!number)
@@ -122,7 +128,7 @@ static PyObject *forget(BlockArrays *self, PyObject *const *args, Py_ssize_t cou
     int ok = are_blocks(self, ids) && has_room(gone, 2, ids->columns);
     Py_ssize_t found = ok ? withdraw(self, ids, gone, a.numbers[0] != 0) : 0;
     close_arguments(&a);
-    return ok ? PyLong_FromSsize_t(found) : NULL;
+    return ok && found > -2 ? PyLong_FromSsize_t(found) : NULL;
 }
 
 static PyObject *stand_for(BlockArrays *self, PyObject *const *args, Py_ssize_t count)

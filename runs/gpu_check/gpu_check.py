@@ -130,8 +130,7 @@ def gathered(sections: dict[str, Section], most_seconds: float) -> list[str]:
             print(line, flush=True)
             lines.append(line)
             if perf_counter() - began > most_seconds:
-                lines += ["", f"The rest was left out: {most_seconds:.0f} s were over."]
-                break
+                return [*lines, "", f"The rest was left out: {most_seconds:.0f} s were over."]
     return lines
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvhybrid.backend_settings import BackendSettings
+from kvhybrid.model_settings import Gemma3Settings, JambaSettings, ModelSettings
 from kvhybrid.quality import QualitySettings
 from kvhybrid.run import run
-from kvhybrid.settings import Gemma3Settings, JambaSettings, ModelSettings, PoolSettings, RunSettings
+from kvhybrid.settings import PoolSettings, RunSettings
 from kvhybrid.tracking import JsonLinesTracker, WandbTracker
 from kvhybrid.workloads import SharedPrefix
 

@@ -88,8 +88,8 @@ def markdown(results: Results) -> str:
     parts += [
         f"- Decided differently: {line} ({excuse(line) or 'nothing explains it'})." for line in results.differences
     ]
-    if not results.differences:
-        parts.append("- Hits, junctions and refusals were equal in every run, request by request.")
+    if not results.differences and any(ratio.comparison.peer == "vllm" for ratio in results.ratios):
+        parts.append("- Hits, junctions and refusals were equal to vLLM's in every run, request by request.")
     return "\n".join(parts) + "\n"
 
 

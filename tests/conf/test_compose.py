@@ -133,7 +133,7 @@ def test_another_package_adds_a_choice_and_its_class(tmp_path: Path, monkeypatch
         read_settings(composed(searchpath, "workload=echo", "+workload.turns=1"))
     with pytest.raises(InputError, match=r"workload.requests must be at least 1, found 0"):
         read_settings(composed(searchpath, "workload=echo", "workload.requests=0"))
-    with pytest.raises(InputError, match=r"model must be a kvhybrid.settings.ModelSettings, .* found Echo"):
+    with pytest.raises(InputError, match=r"model must be a kvhybrid.model_settings.ModelSettings, .* found Echo"):
         read_settings(composed(searchpath, "model=echo"))
     with pytest.raises(InputError, match=r"workload: .*'theirs.echo.Nobody'"):
         read_settings(composed(searchpath, "workload=echo", "workload._target_=theirs.echo.Nobody"))

@@ -23,11 +23,11 @@ from transformers import PreTrainedModel
 
 from kvhybrid.cli import main
 from kvhybrid.engine import Engine
+from kvhybrid.model_settings import Gemma3Settings
 from kvhybrid.planning import PlanningError
 from kvhybrid.scenarios.check import check
 from kvhybrid.scenarios.file import read_scenarios
 from kvhybrid.scenarios.recorder import Recorder
-from kvhybrid.settings import Gemma3Settings
 
 FAMILIES = ("t5gemma", "whisper")
 ENCODER_LENS = (3, 40, 9, 1, 17, 60, 33, 24)
@@ -117,6 +117,17 @@ def test_the_tokens_differ_from_one_encoder_input_to_another(task: Task) -> None
     """Without this the comparisons below would compare little."""
     assert len({token for tokens in task.expected for token in tokens}) > 20
     assert len({tuple(tokens) for tokens in task.expected_of_one_prompt}) > 4
+
+
+def test_an_input_that_is_filled_anew_after_it_was_queued_is_read_as_it_was(task: Task) -> None:
+    engine = task.engine()
+    given, other = task.inputs[0], task.inputs[1]
+    buffer = given.clone() if isinstance(given, torch.Tensor) else list(given)
+    request_id = engine.add_request(task.prompts[0], encoder_input=buffer, max_new_tokens=NEW_TOKENS)
+    buffer[:] = other
+    tokens = [token for output in engine.stream() for token in output.tokens.get(request_id, [])]
+    assert tokens == task.expected[0]
+    assert engine.generate(task.prompts[:1], NEW_TOKENS, encoder_inputs=[given]) == task.expected[:1]
 
 
 VARIANTS: dict[str, dict[str, Any]] = {

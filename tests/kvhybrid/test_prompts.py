@@ -13,9 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvhybrid.cli import main
 from kvhybrid.errors import InputError
+from kvhybrid.model_settings import CheckpointSettings, ModelSettings
 from kvhybrid.models.base import BackendChoice, HybridModel
 from kvhybrid.run import build_engine, run
-from kvhybrid.settings import CheckpointSettings, ModelSettings, RunSettings
+from kvhybrid.settings import RunSettings
 from kvhybrid.tracking import JsonLinesTracker
 from kvhybrid.workloads import Prompts
 

@@ -13,12 +13,13 @@ from torch.nn.functional import cross_entropy
 from kvhybrid.corpus import held_out_text
 from kvhybrid.engine import Engine
 from kvhybrid.errors import InputError
+from kvhybrid.model_settings import CheckpointSettings, Gemma3Settings
 from kvhybrid.models import weights
 from kvhybrid.models.loading import load_model
 from kvhybrid.models.windows import change_windows
 from kvhybrid.quality import Quality, QualitySettings, excerpts, measure
 from kvhybrid.run import run
-from kvhybrid.settings import CheckpointSettings, Gemma3Settings, PoolSettings, RunSettings
+from kvhybrid.settings import PoolSettings, RunSettings
 from kvhybrid.text import ByteCodec, TextCodec
 from kvhybrid.workloads import Random
 
@@ -106,6 +107,19 @@ def test_bits_per_byte_do_not_depend_on_how_long_a_token_is() -> None:
     assert found.bits_per_byte == pytest.approx(log2(257) / 2, abs=1e-5)
 
 
+class EndedCodec(PairCodec):
+    """Sets a mark behind a text as well."""
+
+    def encode(self, text: str) -> list[int]:
+        return [*super().encode(text), 256]
+
+
+def test_a_mark_behind_a_text_is_neither_predicted_nor_counted() -> None:
+    engine = Engine(Gemma3Settings(vocab_size=257).build(), num_blocks=64, max_model_len=128)
+    texts = ["abcd" * 20, "ponm" * 10]
+    assert measure(engine, EndedCodec(), texts) == measure(engine, PairCodec(), texts)
+
+
 def test_a_given_token_counts_as_much_as_a_predicted_one() -> None:
     assert Quality(bits=30.0, predicted_tokens=15, tokens=16, bytes=32).bits_per_byte == 1.0
 
@@ -123,6 +137,17 @@ def test_a_text_that_is_shorter_is_taken_whole_and_no_character_is_cut() -> None
     text = "aé" * 5
     assert excerpts(text.encode(), 1000, 100) == [text]
     assert all("\ufffd" not in excerpt for excerpt in excerpts(text.encode(), 15, 5))
+
+
+def test_a_last_excerpt_of_one_byte_is_left_out() -> None:
+    assert [len(text) for text in excerpts(b"x" * 5000, 257, 256)] == [256]
+    assert [len(text) for text in excerpts(b"x" * 5000, 258, 256)] == [256, 2]
+
+
+def test_a_text_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_bytes(b"caf\xe9 au lait")
+    with pytest.raises(ValueError, match=r"mine.txt: no UTF-8 at byte 3"):
+        QualitySettings(path=str(tmp_path / "mine.txt"), bytes=10).texts()
 
 
 def test_too_short_a_text_and_too_low_a_number_are_refused(tmp_path: Path) -> None:
@@ -163,6 +188,20 @@ def test_random_weights_are_not_measured(tmp_path: Path) -> None:
     assert "quality/bits_per_byte" not in summary.figures()
 
 
+def test_a_model_that_reads_no_text_is_measured_only_where_a_text_is_named(tmp_path: Path) -> None:
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    folder = tmp_path / "checkpoint"
+    config = Gemma3TextConfig(**Gemma3Settings(vocab_size=300).config())
+    Gemma3ForCausalLM(config).save_pretrained(folder)
+    model = CheckpointSettings(path=str(folder), cpu_threads=1, dtype="float32")
+    assert run(settings(model=model), tmp_path / "run").quality is None
+    (tmp_path / "mine.txt").write_text("import os\n" * 30)
+    named = QualitySettings(path=str(tmp_path / "mine.txt"), bytes=100)
+    with pytest.raises(InputError, match="no tokenizer"):
+        run(settings(model=model, quality=named), tmp_path / "named")
+
+
 def test_the_file_to_measure_is_read_before_anything_is_written(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("import os\n" * 30)
     summary = run(settings(quality=QualitySettings(path=str(tmp_path / "mine.txt"), bytes=4096)), tmp_path / "one")
@@ -171,6 +210,11 @@ def test_the_file_to_measure_is_read_before_anything_is_written(tmp_path: Path) 
     with pytest.raises(InputError, match=r"quality.path: .*cannot be read"):
         run(settings(quality=QualitySettings(path=str(tmp_path / "none"), bytes=10)), tmp_path / "two")
     assert not (tmp_path / "two").exists()
+
+
+def test_a_pool_too_small_for_an_excerpt_says_that_the_excerpt_is_the_longest(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"quality.excerpt_bytes=128; quality=none measures none"):
+        run(settings(pool=PoolSettings(num_blocks=5)), tmp_path / "run")
 
 
 def test_an_excerpt_longer_than_the_model_takes_is_named(tmp_path: Path) -> None:

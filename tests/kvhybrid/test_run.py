@@ -17,16 +17,9 @@ from omegaconf import OmegaConf
 
 from kvhybrid.cli import main
 from kvhybrid.errors import InputError
+from kvhybrid.model_settings import CheckpointSettings, Gemma3Settings, JambaSettings, Qwen3NextSettings
 from kvhybrid.run import run
-from kvhybrid.settings import (
-    CheckpointSettings,
-    Gemma3Settings,
-    JambaSettings,
-    PoolSettings,
-    Qwen3NextSettings,
-    RunSettings,
-    SchedulerSettings,
-)
+from kvhybrid.settings import PoolSettings, RunSettings, SchedulerSettings
 from kvhybrid.tracking import JsonLinesTracker, Tracker, WandbTracker
 from kvhybrid.workloads import MultiTurn, Random, SharedPrefix, SourceCode
 

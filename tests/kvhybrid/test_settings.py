@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from kvhybrid.settings import (
+from kvhybrid.model_settings import (
     CheckpointSettings,
+    Gemma3nSettings,
     Gemma3Settings,
     JambaSettings,
-    PoolSettings,
-    RetentionSettings,
-    SamplingSettings,
-    SchedulerSettings,
+    Qwen3NextSettings,
 )
+from kvhybrid.quality import QualitySettings
+from kvhybrid.settings import PoolSettings, RetentionSettings, SamplingSettings, SchedulerSettings
+from kvhybrid.workloads.random import Random
 
 
 @pytest.mark.parametrize(
@@ -52,6 +53,15 @@ def test_a_pool_has_blocks_or_bytes() -> None:
         (SamplingSettings, {"top_k": -1}, r"sampling.top_k must be at least 0, found -1"),
         (Gemma3Settings, {"dtype": "int8"}, r"model.dtype must be one of float32, .*, found 'int8'"),
         (JambaSettings, {"cpu_threads": 0}, r"model.cpu_threads must be at least 1, found 0"),
+        (JambaSettings, {"num_experts_per_tok": 5}, r"model.num_experts_per_tok must be at most the 4 experts"),
+        (Qwen3NextSettings, {"full_attention_interval": 0}, r"model.full_attention_interval must be at least 1"),
+        (Qwen3NextSettings, {"linear_conv_kernel_dim": 1}, r"model.linear_conv_kernel_dim must be at least 2"),
+        (Gemma3nSettings, {"altup_num_inputs": 0}, r"model.altup_num_inputs must be at least 1, found 0"),
+        (Gemma3nSettings, {"num_kv_shared_layers": -1}, r"model.num_kv_shared_layers must be at least 0"),
+        (Random, {"seed": -1}, r"workload.seed must be at least 0, found -1"),
+        (Random, {"requests": 0}, r"workload.requests must be at least 1, found 0"),
+        (QualitySettings, {"bytes": 1}, r"quality.bytes must be 0 or at least 2, found 1"),
+        (QualitySettings, {"excerpt_bytes": 1}, r"quality.excerpt_bytes must be at least 2, found 1"),
     ],
 )
 def test_a_value_out_of_range_is_named_with_its_limit(

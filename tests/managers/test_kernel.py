@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,6 +168,33 @@ def test_a_wrong_argument_is_an_error_and_never_a_wild_pointer(
     assert side.state() == before
 
 
+def test_a_unit_longer_than_any_list_gives_no_key() -> None:
+    for keys in ([], [bytes(32)] * 3):
+        found = list(keys)
+        extend_keys(found, [1, 2, 3], 2**62, bytes(32))
+        assert found == keys
+
+
+def test_a_token_that_would_run_code_is_refused() -> None:
+    tokens: list[object] = [1] * 64
+
+    class Clearing:
+        def __index__(self) -> int:
+            tokens.clear()
+            return 1
+
+    tokens[3] = Clearing()
+    with pytest.raises(TypeError):
+        extend_keys([], tokens, 16, bytes(32))  # type: ignore[arg-type]
+
+
+def test_a_record_that_points_nowhere_is_an_error() -> None:
+    side = Side(BlockArrays)
+    side.records["number"][3] = 10**6
+    with pytest.raises(IndexError, match="block 3 has number 1000000"):
+        side.arrays.forget(int_array([3]), None, 0)
+
+
 def test_a_wrong_number_is_never_cached() -> None:
     side = Side(BlockArrays)
     path: IntArray = int_array([NUMBERS, -5, 2**31 - 1])
@@ -215,6 +246,7 @@ def test_keys_of_every_padding_are_right(unit: int, natively: bool) -> None:
         ([], [2**63], 1, OverflowError),
         ([], ["a"], 1, TypeError),
         ([], [1.5], 1, TypeError),
+        ([], [None], 1, TypeError),
         ([], [1], 0, ValueError),
         ([b"short"], [1, 2], 1, ValueError),
         ([7], [1, 2], 1, ValueError),
@@ -230,3 +262,21 @@ def test_what_cannot_be_hashed_is_an_error(
 ) -> None:
     with pytest.raises(error):
         form(keys, tokens, unit, bytes(32))
+
+
+# ---- without a compiler
+
+
+def test_scenarios_play_the_same_in_the_plain_form() -> None:
+    """Everything above the kernel, without the native form: what a machine without a compiler runs."""
+    scenarios = sorted(str(path) for path in (Path(__file__).parents[1] / "scenarios").glob("*.jsonl"))
+    assert scenarios
+    command = "from kvhybrid.managers.kernel import is_native; from kvhybrid.cli import main; import sys; "
+    command += "sys.exit(3 if is_native else main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", command, "scenario", *scenarios],
+        env={**os.environ, "KVHYBRID_KERNEL": "plain"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -191,7 +191,9 @@ def test_another_decision_is_named_with_the_request() -> None:
         "a:llama, vllm, run 1: 1 of 2 decisions differ, first request 1: [32, 0, 0], theirs [48, 0, 0]"
     ]
     assert excuse(differences(runs)[0]) is None
-    assert excuse(differences(runs)[0].replace("a:llama", "scheduler:gemma3"))
+    scheduled = differences(runs)[0].replace("a:llama", "scheduler:gemma3")
+    assert excuse(scheduled) is None, "a known fault explains a few differences, not half of all"
+    assert excuse(scheduled.replace("1 of 2", "2 of 100"))
     assert differences(dict.fromkeys(runs, runs["ours", "a:llama"])) == []
 
 
@@ -229,6 +231,7 @@ def test_a_peer_that_is_not_there_is_skipped_and_the_table_says_so(
     assert (tmp_path / "out" / "lines.png").read_bytes().startswith(b"\x89PNG")
     table = (tmp_path / "out" / "table.md").read_text()
     assert "- Skipped: vllm is not there" in table
+    assert "were equal" not in table
     assert "cold admission by blocks of the prompt | ours |" in table
 
 

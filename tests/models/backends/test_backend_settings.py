@@ -10,11 +10,12 @@ import pytest
 
 from kvhybrid.backend_settings import BackendSettings
 from kvhybrid.errors import InputError
+from kvhybrid.model_settings import Gemma3Settings, JambaSettings, ModelSettings
 from kvhybrid.models.layers.attention import Attention
 from kvhybrid.models.layers.mamba import MambaMixer
 from kvhybrid.quality import QualitySettings
 from kvhybrid.run import build_engine
-from kvhybrid.settings import Gemma3Settings, JambaSettings, ModelSettings, PoolSettings, RunSettings
+from kvhybrid.settings import PoolSettings, RunSettings
 from kvhybrid.workloads import Random
 
 

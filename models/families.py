@@ -30,6 +30,28 @@ families = LazyRegistry(
 )
 
 
+LAYER_KINDS = frozenset(
+    {"attention", "full_attention", "sliding_attention", "chunked_attention", "linear_attention", "mamba"}
+)
+"""What Hugging Face configs call the kinds of layers that some family here has."""
+
+
 def family_of(config: Mapping[str, Any]) -> type[HybridModel]:
-    """The family that reads ``config``; ValueError names an unknown ``model_type`` and the known ones."""
-    return families.get(str(config.get("model_type")))
+    """The family that reads ``config``.
+
+    ValueError names an unknown ``model_type``, the known ones, and which of its kinds of layers no family has.
+    """
+    try:
+        return families.get(str(config.get("model_type")))
+    except ValueError as error:
+        raise ValueError(f"{error}{_about_layers(config)}") from error
+
+
+def _about_layers(config: Mapping[str, Any]) -> str:
+    inner = config.get("text_config")
+    kinds = set(config.get("layer_types") or (inner or {}).get("layer_types") or ())
+    if not kinds:
+        return ""
+    if missing := sorted(kinds - LAYER_KINDS):
+        return f"; kinds of its layers that no family here has: {', '.join(missing)}"
+    return f"; there are families with all its kinds of layers: {', '.join(sorted(kinds))}"

@@ -13,7 +13,7 @@ LAYERS = (
     ("kvhybrid/cache_manager.py", "cache manager: what may be allocated"),
     ("kvhybrid/coordinators/", "coordinator: the groups together"),
     ("managers/prefix_index.py", "prefix index: keys to numbers"),
-    ("managers/block_pool.py", "block pool"),
+    ("managers/block_", "block pool and its keys"),
     ("managers/eviction/", "order of reuse"),
     ("managers/", "single-type managers: tables, searches, keys"),
     ("kvhybrid/", "scheduler, statistics, causes, events, requests"),

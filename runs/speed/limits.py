@@ -1,38 +1,55 @@
-"""What Python and numpy take for the least that a block needs: this design cannot go below it."""
+"""What a block costs at the least: its key and the passes over the pool's arrays, without anything around them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from hashlib import sha256
 from time import process_time
 from typing import Any
 
 import numpy as np
 
+from kvhybrid.managers.block_pool import BlockPool
+from kvhybrid.managers.kernel import extend_keys
 from runs.speed.works import BLOCK
 
-COUNT = 200_000
-"""Blocks; far more than any processor cache holds the keys of."""
+BLOCKS = 60_000
+"""Of the pool, as in the works (a)."""
+PROMPT = 1_000
+"""Blocks that are taken at a time."""
+ROUNDS = 200
 
 
 def floors() -> Mapping[str, float]:
     """Microseconds for one block."""
-    keys = [sha256(number.to_bytes(8, "little")).digest() for number in range(COUNT)]
-    known = {key: number for number, key in enumerate(keys)}
-    again = [bytes(bytearray(key)) for key in keys]  # equal keys that are other objects, as those of a new request
-    tokens = bytes(8 * BLOCK)
-    table, order = np.zeros(COUNT, np.int32), np.random.default_rng(0).permutation(COUNT)
+    tokens = list(range(BLOCK * PROMPT))
     return {
-        "hashing: one SHA-256 of a key and 16 tokens": _each(lambda: [sha256(k + tokens).digest() for k in keys]),
-        "key to number: one probe of a dictionary": _each(lambda: list(map(known.get, again))),
-        "number to block: one entry of a flat array, in random order": _each(lambda: table[order]),
+        "hashing: one SHA-256 of a key and 16 tokens": _each(lambda: extend_keys([], tokens, BLOCK, bytes(32))),
+        "array passes: evicted, handed out, keyed, given back": _each(_lives(), rounds=2 * ROUNDS),
     }
 
 
-def _each(call: Callable[[], Any]) -> float:
+def _lives() -> Callable[[], Any]:
+    """Prompts that pass through a full pool, so that each of their blocks evicts one."""
+    pool = BlockPool(BLOCKS, 1)
+    pool.grow_index(2 * BLOCKS)
+    first = iter(range(10**9))
+
+    def live() -> None:
+        numbers = 1 + (next(first) * PROMPT + np.arange(PROMPT, dtype=np.int32)) % (2 * BLOCKS - 1)
+        ids = pool.take(PROMPT)
+        pool.register(0, ids, numbers)
+        pool.release(ids[::-1])
+
+    for _ in range(2 * BLOCKS // PROMPT):
+        live()
+    return live
+
+
+def _each(call: Callable[[], Any], rounds: int = ROUNDS) -> float:
     times = []
     for _ in range(3):
         began = process_time()
-        call()
+        for _ in range(rounds):
+            call()
         times.append(process_time() - began)
-    return 1e6 * min(times) / COUNT
+    return 1e6 * min(times) / rounds / PROMPT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,14 +62,19 @@ class RecordedEngine:
         engine.scheduler.schedule = self._spy_on_schedule  # type: ignore[method-assign]
         engine.model.forward = self._spy_on_forward  # type: ignore[method-assign]
 
-    def run(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> Record:
+    def run(
+        self, prompts: Sequence[Sequence[int]], num_tokens: int, encoder_inputs: Sequence[Any] | None = None
+    ) -> Record:
         """Generate for all prompts together; requests are called after their place among them."""
         names = [str(index) for index in range(len(prompts))]
         self._record = record = Record(
             prompts=dict(zip(names, map(list, prompts), strict=True)), tokens={name: [] for name in names}
         )
-        for name, prompt in record.prompts.items():
-            self.engine.add_request(prompt, max_new_tokens=num_tokens, request_id=name)
+        given = encoder_inputs or [None] * len(names)
+        for (name, prompt), encoder_input in zip(record.prompts.items(), given, strict=True):
+            self.engine.add_request(
+                prompt, encoder_input=encoder_input, max_new_tokens=num_tokens, request_id=name
+            )
         for output in self.engine.stream():
             record.steps.append(output.stats)
             for name, tokens in output.tokens.items():

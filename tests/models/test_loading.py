@@ -247,3 +247,21 @@ def test_config_that_is_refused_is_refused_before_any_weights_are_read(tmp_path:
 def test_config_that_the_family_cannot_follow_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         model_from_config({**GEMMA, "model_type": "gemma3_text", "num_hidden_layers": 2, **changes})
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"layer_types": ["conv", "full_attention", "conv"]}, "that no family here has: conv"),
+        (
+            {"text_config": {"layer_types": ["sliding_attention"]}},
+            "with all its kinds of layers: sliding_attention",
+        ),
+        ({}, "whisper$"),
+    ],
+)
+def test_an_unknown_family_is_named_with_the_kinds_of_layers_that_are_missing(
+    config: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=f"unknown model_type 'lfm9'; known: .*{said}"):
+        model_from_config({"model_type": "lfm9", **config})

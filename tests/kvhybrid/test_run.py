@@ -126,7 +126,8 @@ def test_what_a_trained_model_says_is_shown_and_kept_but_not_tracked(
     outputs = [json.loads(line) for line in (tmp_path / "run" / "outputs.jsonl").read_text().splitlines()]
     assert [output["output_tokens"] for output in outputs] == [8] * 4
     shown = capsys.readouterr().out
-    assert [output["prompt"] in shown for output in outputs] == [True] * 3 + [False]
+    marked = ["\n".join(f"> {line}".rstrip() for line in output["prompt"].split("\n")) for output in outputs]
+    assert [prompt in shown for prompt in marked] == [True] * 3 + [False]
     assert all(output["text"] in shown for output in outputs[:3])
     heads = [output["prompt"].splitlines()[-1].encode() for output in outputs]
     tracked = [place for place in (tmp_path / "run").rglob("*") if place.is_file()]

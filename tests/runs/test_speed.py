@@ -252,4 +252,4 @@ def test_a_table_says_which_thresholds_were_reached() -> None:
 def test_a_profile_shares_the_time_out_among_the_layers(trace: str) -> None:
     shares = by_layer(Ours(), "a:gemma3", replace(SMALL, trace=trace))
     assert sum(shares.values()) == pytest.approx(1.0)
-    assert shares["block pool"] > 0
+    assert shares["block pool and its keys"] > 0

@@ -136,7 +136,7 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
             reached.add(page)
             links = re.findall(r"\]\(([^)#]+\.md)", page.read_text(encoding="utf-8"))
             waiting += [Path(os.path.normpath(page.parent / link)) for link in links if "://" not in link]
-    assert reached == set(PAGES)
+    assert set(PAGES) <= reached
 
 
 def test_the_table_of_specs_is_complete() -> None:

@@ -277,7 +277,9 @@ class KVCacheManager:
         keyed = 0 if delay else min(step.main, request.num_tokens)
         held.quiet_until = -1
         if keyed:
-            self._key(held, request, keyed)
+            if keyed >= held.keys_from:
+                self._key(held, request, keyed)
+                held.keys_from = keyed - keyed % self.config.hash_unit + self.config.hash_unit
             if step.main >= request.num_prompt_tokens:
                 held.quiet_until = self.coordinator.quiet_until(held, keyed, step.main)
 

@@ -45,7 +45,7 @@ class StepMark(NamedTuple):
 
     def _restore(self, coordinator: KVCacheCoordinator, held: RequestTables) -> None:
         assert self.tables is not None
-        held.quiet_until = -1
+        held.quiet_until, held.keys_from = -1, 0
         for manager, table, mark in zip(coordinator.managers, held.tables, self.tables, strict=True):
             table.go_back(mark)
             fresh = table.ids[:, table.keyed : table.length].ravel()

@@ -50,5 +50,7 @@ class RequestTables:
     path: PrefixPath
     units_noted: int = 0
     """Prefix units of which the ledger of misses knows that they were computed."""
+    keys_from: int = 0
+    """No block can get a key before the sequence has so many tokens: keys end on whole units."""
     quiet_until: int = -1
     """Decode steps that end at or below this many tokens neither free, need nor key a block."""

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from kvhybrid.corpus import held_out_text
-from kvhybrid.text import TextCodec
-from kvhybrid.workloads.base import Traffic, Workload
-from kvhybrid.workloads.prompts import Line, PromptTraffic
+from kvhybrid.workloads.words import WorkloadInWords
 
 LONGEST_HEAD = 64
 """Characters of a function's head, its line break included."""
 
 
 @dataclass(kw_only=True)
-class SourceCode(Workload):
+class SourceCode(WorkloadInWords):
     """``num_prefixes`` pieces of the standard library's held-out source, of whole lines and at most
     ``prefix_chars`` characters, each with ``requests_per_prefix`` different heads of functions behind it, in
     random order."""
@@ -27,39 +25,13 @@ class SourceCode(Workload):
     prefix_chars: int = 256
     max_new_tokens: int = 40
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._lines: list[Line] = []
-        self._codec: TextCodec | None = None
-
-    def prepare(self, codec: Callable[[], TextCodec]) -> None:
-        self._codec = codec()
-        self._lines = [
-            Line(number, text, self._codec.encode(text)) for number, text in enumerate(self._texts(), 1)
-        ]
+    num_shown: ClassVar[int | None] = 3
 
     @property
     def num_requests(self) -> int:
         return self.num_prefixes * self.requests_per_prefix
 
-    @property
-    def longest_request(self) -> int:
-        return max(len(line.token_ids) for line in self._lines) + self.max_new_tokens
-
-    @property
-    def eos_token_id(self) -> int | None:
-        return self._codec.eos_token_id if self._codec else None
-
-    def traffic(self, vocab_size: int) -> Traffic:
-        """Raises ValueError before `prepare`, and where the tokenizer knows tokens that the model does not."""
-        if self._codec is None:
-            raise ValueError("source code is token ids only after `prepare`")
-        highest = max(token for line in self._lines for token in line.token_ids)
-        if highest >= vocab_size:
-            raise ValueError(f"the tokenizer gives token id {highest}, but the model's end at {vocab_size - 1}")
-        return SourceTraffic(self._lines, self._codec, self.max_new_tokens)
-
-    def _texts(self) -> list[str]:
+    def texts(self) -> list[tuple[int, str]]:
         random = np.random.default_rng(self.seed)
         text = held_out_text().decode("utf-8")
         heads = sorted(line for line in set(text.splitlines(keepends=True)) if _is_head(line))
@@ -72,11 +44,7 @@ class SourceCode(Workload):
             prefix = _whole_lines(text[begin : begin + 2 * self.prefix_chars], self.prefix_chars)
             chosen = random.choice(len(heads), size=self.requests_per_prefix, replace=False)
             prompts += [f"{prefix}\n{heads[index]}" for index in chosen]
-        return [prompts[index] for index in random.permutation(len(prompts))]
-
-
-class SourceTraffic(PromptTraffic):
-    num_shown = 3
+        return [(number, prompts[index]) for number, index in enumerate(random.permutation(len(prompts)), 1)]
 
 
 def _is_head(line: str) -> bool:

@@ -1,0 +1,96 @@
+"""What workloads in words share: texts become token ids once, and what came of each is kept in words."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kvhybrid.errors import InputError
+from kvhybrid.text import TextCodec
+from kvhybrid.workloads.base import Answer, PromptList, TokenIds, Traffic, Workload, WorkloadRequest
+
+
+@dataclass(frozen=True)
+class Line:
+    """A prompt and where it stands."""
+
+    number: int
+    text: str
+    token_ids: TokenIds
+
+    @property
+    def request_id(self) -> str:
+        """Unique within the workload."""
+        return f"line{self.number}"
+
+
+@dataclass(kw_only=True)
+class WorkloadInWords(Workload):
+    """A subclass says which texts; the model's codec makes token ids of them in `prepare`."""
+
+    max_new_tokens: int = 64
+
+    num_shown: ClassVar[int | None] = None
+    """Answers that a run prints; None for all."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.lines: list[Line] = []
+        self._codec: TextCodec | None = None
+
+    @abstractmethod
+    def texts(self) -> list[tuple[int, str]]:
+        """The prompts, each with its number. Raises ValueError where they cannot be had."""
+
+    def prepare(self, codec: Callable[[], TextCodec]) -> None:
+        texts = self.texts()
+        self._codec = codec()
+        self.lines = [Line(number, text, self._codec.encode(text)) for number, text in texts]
+
+    @property
+    def longest(self) -> Line:
+        """The prompt with most tokens."""
+        return max(self.lines, key=lambda line: len(line.token_ids))
+
+    @property
+    def longest_request(self) -> int:
+        return len(self.longest.token_ids) + self.max_new_tokens
+
+    @property
+    def eos_token_id(self) -> int | None:
+        return self._codec.eos_token_id if self._codec else None
+
+    def traffic(self, vocab_size: int) -> Traffic:
+        """Raises InputError before `prepare`, and where the tokenizer knows tokens that the model does not."""
+        if self._codec is None:
+            raise InputError("prompts are token ids only after `prepare`")
+        highest = max(token for line in self.lines for token in line.token_ids)
+        if highest >= vocab_size:
+            raise InputError(f"the tokenizer gives token id {highest}, but the model's end at {vocab_size - 1}")
+        return TrafficInWords(self.lines, self._codec, self.max_new_tokens, self.num_shown)
+
+
+class TrafficInWords(PromptList):
+    """Remembers what came of each line."""
+
+    def __init__(
+        self, lines: Sequence[Line], codec: TextCodec, max_new_tokens: int, num_shown: int | None
+    ) -> None:
+        super().__init__([WorkloadRequest(line.request_id, line.token_ids, max_new_tokens) for line in lines])
+        self.num_shown = num_shown
+        self._lines = lines
+        self._codec = codec
+        self._outputs: dict[str, TokenIds] = {}
+
+    def finished(self, request_id: str, output_token_ids: Sequence[int]) -> None:
+        self._outputs[request_id] = list(output_token_ids)
+
+    def answers(self) -> list[Answer]:
+        return [
+            Answer(line.number, line.text, self._codec.decode(output), len(line.token_ids), len(output))
+            for line in self._lines
+            for output in [self._outputs.get(line.request_id)]
+            if output is not None
+        ]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class BackendSettings:
-    """Kernel backends by the names they are registered under; ``auto`` takes the fastest that fits."""
+    """Kernel backends by the names they are registered under; ``auto`` takes the first that fits."""
 
     attention: str = "torch"
     mamba: str = "torch"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kvhybrid.cache_manager import KVCacheManager
+from kvhybrid.managers.arrays import IntArray
 from kvhybrid.models.base import ForwardBatch, GroupBatch
 from kvhybrid.scheduler import ScheduledRequest
 
@@ -57,15 +58,17 @@ def build_batch(
 
 
 def _block_tables(scheduled: Sequence[ScheduledRequest], cache: KVCacheManager) -> list[Int64Array]:
-    """One array ``[S, N]`` for each group; rows shorter than the longest end in null blocks."""
+    """One for each group."""
     ids_of = [cache.get_block_ids(item.request.request_id) for item in scheduled]
-    tables: list[Int64Array] = []
-    for rows in zip(*ids_of, strict=True):
-        table_SN = np.zeros((len(rows), max(map(len, rows))), np.int64)
-        for index, row in enumerate(rows):
-            table_SN[index, : len(row)] = row
-        tables.append(table_SN)
-    return tables
+    return [block_table(rows) for rows in zip(*ids_of, strict=True)]
+
+
+def block_table(rows: Sequence[IntArray]) -> Int64Array:
+    """``[S, N]``; rows shorter than the longest end in null blocks."""
+    table_SN = np.zeros((len(rows), max(map(len, rows))), np.int64)
+    for index, row in enumerate(rows):
+        table_SN[index, : len(row)] = row
+    return table_SN
 
 
 def _to_tensor(array: Int64Array, device: torch.device | str) -> Tensor:

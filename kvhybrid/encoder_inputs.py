@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kvhybrid.batch import block_table
 from kvhybrid.cache_manager import KVCacheManager
+from kvhybrid.managers.arrays import IntArray
 from kvhybrid.models.base import EncoderBatch, EncoderInput, GroupBatch, HybridModel
 from kvhybrid.request import Request
 
@@ -74,15 +76,14 @@ def encoder_batch(admitted: Sequence[Request], cache: KVCacheManager, device: to
 
 
 def _encoder_group(
-    rows: Sequence[np.ndarray[Any, Any]],
+    rows: Sequence[IntArray],
     inputs: Sequence[EncoderInput],
     block_size: int,
     device: torch.device | str,
 ) -> GroupBatch:
-    table_SN = np.zeros((len(rows), max(map(len, rows))), np.int64)
+    table_SN = block_table(rows)
     slots: list[Tensor] = []
-    for s, (row, given) in enumerate(zip(rows, inputs, strict=True)):
-        table_SN[s, : len(row)] = row
+    for row, given in zip(table_SN, inputs, strict=True):
         positions = np.arange(given.num_tokens)
-        slots.append(torch.from_numpy(table_SN[s, positions // block_size] * block_size + positions % block_size))
+        slots.append(torch.from_numpy(row[positions // block_size] * block_size + positions % block_size))
     return GroupBatch(block_size, torch.from_numpy(table_SN).to(device), torch.cat(slots).to(device))

@@ -12,7 +12,7 @@ class Residency:
     """The cached blocks under a request's prefix, for groups that are searched together.
 
     Entry ``j`` is cached when every group has a block for it. Answers are remembered as far as searches need it:
-    questions whose ``end`` never rises look at no entry twice.
+    questions of one kind whose ``end`` never rises look at no entry twice.
     """
 
     def __init__(self, pool: BlockPool, groups: IntArray, path: IntArray, stride: int) -> None:

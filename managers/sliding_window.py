@@ -10,7 +10,7 @@ from kvhybrid.specs import SlidingWindowSpec
 
 class WindowSearch(LiveSetSearch):
     """A hit beyond the first window needs a run of cached blocks of one fixed length, which is looked for from the
-    right, a page at a time; within the first window, one that reaches back to the start."""
+    right; within the first window, one that reaches back to the start."""
 
     spec: SlidingWindowSpec
 

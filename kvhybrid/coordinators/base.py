@@ -55,8 +55,6 @@ class KVCacheCoordinator:
         self.deferred: list[RequestTables] = []
         """What finished requests still hold until somebody has read it."""
         self.ledger: MissLedger | None = None
-        self._num_numbers = 0
-        """Prefix numbers that the pools and the ledger have room for."""
 
         order, num_groups = reuse_order(eviction), len(config.groups)
         self.pool = BlockPool(config.num_blocks, num_groups, order)
@@ -153,12 +151,12 @@ class KVCacheCoordinator:
         if self.index.wants_sweep:
             self._sweep()
         numbers = self.index.extend(path, request.block_hashes)
-        if len(self.index) > self._num_numbers:
-            self._num_numbers = 2 * len(self.index)
+        if len(self.index) > self.pool.index.shape[1]:
+            room = 2 * len(self.index)
             for pool in self.pools:
-                pool.grow_index(self._num_numbers)
+                pool.grow_index(room)
             if self.ledger is not None:
-                self.ledger.grow(self._num_numbers)
+                self.ledger.grow(room)
         return numbers
 
     def _sweep(self) -> None:
@@ -345,7 +343,9 @@ class KVCacheCoordinator:
 
     def release_copies(self) -> None:
         """The pending copies have run: let go of both ends of each."""
-        for p, pool in enumerate(self.pools) if self._has_copies() else ():
+        if not self._has_copies():
+            return
+        for p, pool in enumerate(self.pools):
             ends: list[int] = []
             for c, i in self.place:
                 if self.pool_of[c] == p:

@@ -7,9 +7,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kvhybrid.models.backends.kernels import load_kernels, require_parameters
 from kvhybrid.models.backends.mamba2 import Mamba2Backend, Mamba2Need
-from kvhybrid.models.backends.states import CausalConvolution, StatePlan, settle_singles, shape_faults, state_plan
+from kvhybrid.models.backends.states import (
+    CausalConvolution,
+    StatePlan,
+    load_state_kernels,
+    settle_singles,
+    shape_faults,
+    state_plan,
+)
 from kvhybrid.models.base import ForwardBatch, GroupBatch, LayerCache
 
 CHUNK = 256
@@ -28,20 +34,8 @@ class Mamba2Ssm(Mamba2Backend):
         super().__init__(need)
         backend = f"{self.noun} {self.name}"
         self._convolution = CausalConvolution(backend)
-        (self._update,) = load_kernels(
-            backend,
-            "mamba_ssm.ops.triton.selective_state_update",
-            ("selective_state_update",),
-            package="mamba-ssm",
-            install="pip install 'kvhybrid[gpu]'",
-        )
-        require_parameters(backend, self._update, ("state_batch_indices",), package="mamba-ssm")
-        (self._scan,) = load_kernels(
-            backend,
-            "mamba_ssm.ops.triton.ssd_combined",
-            ("mamba_chunk_scan_combined",),
-            package="mamba-ssm",
-            install="pip install 'kvhybrid[gpu]'",
+        self._update, self._scan = load_state_kernels(
+            backend, "mamba_ssm.ops.triton.ssd_combined", "mamba_chunk_scan_combined"
         )
 
     @classmethod

@@ -8,8 +8,14 @@ import torch
 from torch import Tensor
 
 from kvhybrid.models.backends.base import MambaBackend, MambaNeed
-from kvhybrid.models.backends.kernels import load_kernels, require_parameters
-from kvhybrid.models.backends.states import CausalConvolution, StatePlan, settle_singles, shape_faults, state_plan
+from kvhybrid.models.backends.states import (
+    CausalConvolution,
+    StatePlan,
+    load_state_kernels,
+    settle_singles,
+    shape_faults,
+    state_plan,
+)
 from kvhybrid.models.base import ForwardBatch, GroupBatch, LayerCache
 
 TINY = 2.0**-64
@@ -31,20 +37,8 @@ class MambaSsm(MambaBackend):
         super().__init__(need)
         backend = f"{self.noun} {self.name}"
         self._convolution = CausalConvolution(backend)
-        (self._update,) = load_kernels(
-            backend,
-            "mamba_ssm.ops.triton.selective_state_update",
-            ("selective_state_update",),
-            package="mamba-ssm",
-            install="pip install 'kvhybrid[gpu]'",
-        )
-        require_parameters(backend, self._update, ("state_batch_indices",), package="mamba-ssm")
-        (self._scan,) = load_kernels(
-            backend,
-            "mamba_ssm.ops.selective_scan_interface",
-            ("selective_scan_fn",),
-            package="mamba-ssm",
-            install="pip install 'kvhybrid[gpu]'",
+        self._update, self._scan = load_state_kernels(
+            backend, "mamba_ssm.ops.selective_scan_interface", "selective_scan_fn"
         )
 
     @classmethod

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from kvhybrid.models.backends.kernels import load_kernels
+from kvhybrid.models.backends.kernels import load_kernels, require_parameters
 from kvhybrid.models.base import ForwardBatch, GroupBatch, LayerCache
 
 
@@ -101,6 +102,20 @@ def shape_faults(channels: int, conv_width: int) -> list[str]:
     if not 2 <= conv_width <= 4:
         faults.append(f"a convolution over {conv_width} tokens, not 2 to 4")
     return faults
+
+
+def load_state_kernels(backend: str, module: str, scan: str) -> tuple[Any, Any]:
+    """mamba-ssm's state update, and the kernel called ``scan`` in ``module``."""
+
+    def load(place: str, name: str) -> Any:
+        (kernel,) = load_kernels(
+            backend, place, (name,), package="mamba-ssm", install="pip install 'kvhybrid[gpu]'"
+        )
+        return kernel
+
+    update = load("mamba_ssm.ops.triton.selective_state_update", "selective_state_update")
+    require_parameters(backend, update, ("state_batch_indices",), package="mamba-ssm")
+    return update, load(module, scan)
 
 
 class CausalConvolution:

@@ -7,7 +7,9 @@ does not shrink what it finds.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -20,3 +22,14 @@ settings.register_profile(
     "explore", deadline=None, suppress_health_check=_SLOW_IS_FINE, phases=(Phase.explicit, Phase.generate)
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Torch on one thread: fastest for tiny models, and the same sums in every run."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

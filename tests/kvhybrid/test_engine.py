@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ from kvhybrid.engine import DEFAULT_MEMORY_BYTES, Engine, StepOutput
 from kvhybrid.planning import PlanningError
 from kvhybrid.sampling import SamplingParams
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 VOCAB = 101
 NEW_TOKENS = 8
 GROWTH = 20
@@ -21,14 +22,6 @@ GROWTH = 20
 MAX_LEN = 96
 FAMILIES = ("gemma3", "jamba")
 DRAWN = [SamplingParams(temperature=0.8, top_k=(0, 5, 20)[i % 3], seed=i) for i in range(8)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def tiny_gemma() -> Any:

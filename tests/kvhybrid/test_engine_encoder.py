@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,8 @@ from kvhybrid.planning import PlanningError
 from kvhybrid.scenarios.check import check
 from kvhybrid.scenarios.file import read_scenarios
 from kvhybrid.scenarios.recorder import Recorder
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 FAMILIES = ("t5gemma", "whisper")
 ENCODER_LENS = (3, 40, 9, 1, 17, 60, 33, 24)
@@ -57,14 +58,6 @@ class Task:
         for tensor in engine.pool.tensors:
             tensor[1:] = 0xFF
         return engine
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

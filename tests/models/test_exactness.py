@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import isfinite, lcm
 from typing import Any
 
@@ -14,19 +13,13 @@ from transformers import PreTrainedModel
 
 from kvhybrid.engine import Engine
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TOLERANCE = 1e-4
 """Largest difference of a logit from transformers', in float32. Measured maxima over all families: after a
 hit 1.6e-5, after a preemption 1.4e-5 (Gemma 3n; the others 7.7e-6 and 8.8e-6)."""
 NEW_TOKENS = 4
 BLOCK_SIZE = 4
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module", params=sorted(CONFIGS))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import isfinite
 from typing import Any
 
@@ -20,6 +19,8 @@ from tiny_encoder_decoders import (
 from transformers import PreTrainedModel
 
 from kvhybrid.engine import Engine
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 TOLERANCE = 1e-4
 """Largest difference of a logit from transformers', in float32. Measured maxima: after a hit 6.1e-6, after a
@@ -53,14 +54,6 @@ class Task:
             assert isfinite(difference)
             largest = max(largest, difference)
         return largest
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module", params=["t5gemma", "whisper"])

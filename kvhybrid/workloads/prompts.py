@@ -16,6 +16,7 @@ class Prompts(WorkloadInWords):
     """The lines of the text file ``path``, in UTF-8, sent all at once. Blank lines are left out."""
 
     path: str = "???"
+    max_new_tokens: int = 64
 
     def prepare(self, codec: Callable[[], TextCodec]) -> None:
         super().prepare(codec)

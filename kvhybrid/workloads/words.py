@@ -26,12 +26,11 @@ class Line:
         return f"line{self.number}"
 
 
-@dataclass(kw_only=True)
 class WorkloadInWords(Workload):
     """A subclass says which texts; the model's codec makes token ids of them in `prepare`."""
 
-    max_new_tokens: int = 64
-
+    max_new_tokens: int
+    """A field of every subclass, in the place that it wants among its keys."""
     num_shown: ClassVar[int | None] = None
     """Answers that a run prints; None for all."""
 

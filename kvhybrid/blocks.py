@@ -42,3 +42,13 @@ class ComputedBlocks(NamedTuple):
     blocks: PrefixHit
     num_tokens: int
     junction: int
+
+
+def check_adopted(request_id: str, num_tokens: int, hit: KVCacheBlocks | None) -> None:
+    """Raise ValueError if ``hit`` is no hit of ``num_tokens``, which request ``request_id`` is about to adopt."""
+    found = hit.num_tokens if isinstance(hit, PrefixHit) else 0
+    if found != num_tokens:
+        raise ValueError(
+            f"request {request_id!r}: num_new_computed_tokens = {num_tokens}, "
+            f"new_computed_blocks is a hit of {found} tokens"
+        )

@@ -5,28 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from kvhybrid.blocks import ComputedBlocks, KVCacheBlocks, PrefixHit
+from mypy_extensions import mypyc_attr
+
+from kvhybrid.blocks import ComputedBlocks, KVCacheBlocks, PrefixHit, check_adopted
+from kvhybrid.cache_calls import CacheCalls
 from kvhybrid.cache_config import CacheConfigError, KVCacheConfig
-from kvhybrid.cache_errors import ManagerError, StaleHitError
+from kvhybrid.cache_errors import StaleHitError, manager_error
 from kvhybrid.cache_figures import take_stats
+from kvhybrid.cache_observers import observe
 from kvhybrid.coordinators import get_kv_cache_coordinator
 from kvhybrid.coordinators.roll_back import StepMark, recount
 from kvhybrid.coordinators.step import Headroom, RequestTables, Step
 from kvhybrid.counters import CacheCounters
-from kvhybrid.events import CacheEvent, EventLog
+from kvhybrid.events import CacheEvent
 from kvhybrid.hashing import PrefixHasher
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.block_pool import BlockPool
-from kvhybrid.managers.observer import PoolObserver
-from kvhybrid.misses import MissLedger
 from kvhybrid.request import Request, RequestStatus
-from kvhybrid.residency import GroupResidency, ResidencyMeter
 from kvhybrid.stats import CacheStats
 
 NO_HEADROOM = Headroom(0, 0, 0)
 ADMISSIBLE = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class KVCacheManager:
     """The interface that a scheduler calls.
 
@@ -85,25 +87,10 @@ class KVCacheManager:
         self.empty_hit = self.coordinator.nothing
         self.no_blocks = KVCacheBlocks(self.empty_hit.ids)
         self.counters = CacheCounters(len(config.groups))
-        self.events: EventLog | None = None
-        self.residency: list[GroupResidency] | None = None
-        """Per group, how long its blocks live, when a clock was given."""
-        self._observe(track_misses and enable_caching, record_events, residency_clock)
-
-    def _observe(self, misses: bool, events: bool, clock: Callable[[], float] | None) -> None:
-        coordinator, groups = self.coordinator, len(self.config.groups)
-        observers: list[PoolObserver] = []
-        if misses:
-            coordinator.ledger = MissLedger(groups)
-            observers.append(coordinator.ledger)
-        if events and self.hasher:
-            self.events = EventLog(self.config, coordinator.index)
-            observers.append(self.events)
-        if clock:
-            self.residency = [GroupResidency() for _ in range(groups)]
-        for pool in coordinator.pools:
-            meter = (ResidencyMeter(pool, self.residency, clock),) if clock and self.residency is not None else ()
-            pool.observers = (*observers, *meter)
+        self.recorder: CacheCalls | None = None
+        """Gets all of its calls instead, while there is one, and passes them on."""
+        misses, events = track_misses and enable_caching, record_events and enable_caching
+        self.events, self.residency = observe(self.coordinator, misses, events, residency_clock)
 
     @property
     def usage(self) -> float:
@@ -122,6 +109,8 @@ class KVCacheManager:
 
         Nothing is held and nothing changes. Only for a request without computed tokens.
         """
+        if self.recorder is not None:
+            return self.recorder.get_computed_blocks(request)
         unit = self.config.hash_unit
         if self.enable_caching and request.hash_unit not in (None, unit):
             raise ValueError(
@@ -175,6 +164,20 @@ class KVCacheManager:
             ValueError: There is nothing to allocate and nothing to adopt.
             ManagerError: A single-type manager raised; everything is as it was before the call.
         """
+        if self.recorder is not None:
+            return self.recorder.allocate_slots(
+                request,
+                num_new_tokens,
+                num_new_computed_tokens,
+                new_computed_blocks,
+                num_lookahead_tokens=num_lookahead_tokens,
+                num_external_computed_tokens=num_external_computed_tokens,
+                delay_cache_blocks=delay_cache_blocks,
+                num_encoder_tokens=num_encoder_tokens,
+                full_sequence_must_fit=full_sequence_must_fit,
+                reserved_blocks=reserved_blocks,
+                has_scheduled_reqs=has_scheduled_reqs,
+            )
         held = self.coordinator.tables.get(request.request_id)
         # A running request that stays within what its last step found out: no block, no key, nothing dead.
         if (
@@ -187,7 +190,7 @@ class KVCacheManager:
         ):
             return self.no_blocks
         if held is None and num_new_computed_tokens:
-            self._check_hit(request, num_new_computed_tokens, new_computed_blocks)
+            check_adopted(request.request_id, num_new_computed_tokens, new_computed_blocks)
         elif held is not None and held.owner is not request:
             raise ValueError(
                 f"request {request.request_id!r}: another request of this id holds blocks; free it first"
@@ -212,15 +215,7 @@ class KVCacheManager:
             raise
         except Exception as error:
             before.go_back(self.coordinator, request.request_id)
-            raise self._manager_error(error, f"request {request.request_id!r}, {step}") from error
-
-    def _check_hit(self, request: Request, adopted: int, hit: KVCacheBlocks | None) -> None:
-        found = hit.num_tokens if isinstance(hit, PrefixHit) else 0
-        if found != adopted:
-            raise ValueError(
-                f"request {request.request_id!r}: num_new_computed_tokens = {adopted}, "
-                f"new_computed_blocks is a hit of {found} tokens"
-            )
+            raise manager_error(self.coordinator, error, f"request {request.request_id!r}, {step}") from error
 
     def _allocate(
         self,
@@ -283,26 +278,21 @@ class KVCacheManager:
             if step.main >= request.num_prompt_tokens:
                 held.quiet_until = self.coordinator.quiet_until(held, keyed, step.main)
 
-    def _manager_error(self, error: Exception, where: str) -> ManagerError:
-        kinds = ", ".join(sorted({f"{type(m).__name__} ({m.spec.kind})" for m in self.coordinator.managers}))
-        what = f"{type(error).__name__}: {error}"
-        return ManagerError(f"{where}: one of the managers {kinds} raised {what}; the call was rolled back")
-
     def _refused(self, reason: str) -> KVCacheBlocks | None:
         self.counters.refusals[reason] += 1
         return None
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Key what is full at ``num_computed_tokens``: the end of a load whose keys were delayed."""
-        held = self.coordinator.tables.get(request.request_id)
-        if held is None:
-            return
-        before = StepMark.of(self.coordinator, held)
-        try:
-            self._key(held, request, num_computed_tokens)
-        except Exception as error:
-            before.go_back(self.coordinator, request.request_id)
-            raise self._manager_error(error, f"request {request.request_id!r}") from error
+        if self.recorder is not None:
+            self.recorder.cache_blocks(request, num_computed_tokens)
+        elif held := self.coordinator.tables.get(request.request_id):
+            before = StepMark.of(self.coordinator, held)
+            try:
+                self._key(held, request, num_computed_tokens)
+            except Exception as error:
+                before.go_back(self.coordinator, request.request_id)
+                raise manager_error(self.coordinator, error, f"request {request.request_id!r}") from error
 
     def _key(self, held: RequestTables, request: Request, num_tokens: int) -> None:
         if self.enable_caching:
@@ -312,8 +302,9 @@ class KVCacheManager:
 
     def free(self, request: Request) -> None:
         """Give back the blocks of ``request``, each group's tail first. Their keys stay until reuse."""
-        held = self.coordinator.tables.pop(request.request_id, None)
-        if held is not None:
+        if self.recorder is not None:
+            self.recorder.free(request)
+        elif held := self.coordinator.tables.pop(request.request_id, None):
             self._release(held)
 
     def pop_blocks_for_free(self, request: Request) -> RequestTables | None:
@@ -332,7 +323,8 @@ class KVCacheManager:
         for i, kept in enumerate(self.coordinator.deferred):
             if kept is held:
                 del self.coordinator.deferred[i]
-                return self._release(held)
+                self._release(held)
+                return
         raise ValueError(f"the blocks of request {held.owner.request_id!r} are not waiting to be freed")
 
     def _release(self, held: RequestTables) -> None:
@@ -340,11 +332,15 @@ class KVCacheManager:
             self.coordinator.release(held)
         except Exception as error:
             recount(self.coordinator)
-            raise self._manager_error(error, f"free of request {held.owner.request_id!r}") from error
+            where = f"free of request {held.owner.request_id!r}"
+            raise manager_error(self.coordinator, error, where) from error
 
     def new_step_starts(self) -> None:
         """A new scheduling step: states keyed in the last one are readable now."""
-        self.coordinator.new_step_starts()
+        if self.recorder is not None:
+            self.recorder.new_step_starts()
+        else:
+            self.coordinator.new_step_starts()
 
     def take_copies(self) -> list[tuple[int, int]]:
         """The page copies (source, target) to run before the step's forward pass, group by group.
@@ -355,7 +351,10 @@ class KVCacheManager:
 
     def release_copies(self) -> None:
         """The copies that `take_copies` gave have run."""
-        self.coordinator.release_copies()
+        if self.recorder is not None:
+            self.recorder.release_copies()
+        else:
+            self.coordinator.release_copies()
 
     def take_events(self) -> list[CacheEvent]:
         """The cache events since the last call; empty unless they are recorded."""
@@ -363,11 +362,16 @@ class KVCacheManager:
 
     def evict_blocks(self, block_ids: Iterable[int], group: int | None = None) -> None:
         """Drop the keys of these blocks of the shared pool, or of the pool of ``group``; nothing else changes."""
-        pool = self.block_pool if group is None else self.coordinator.pool_of_group(group)
-        pool.evict(block_ids)
+        if self.recorder is not None:
+            self.recorder.evict_blocks(block_ids, group)
+        else:
+            pool = self.block_pool if group is None else self.coordinator.pool_of_group(group)
+            pool.evict(block_ids)
 
     def reset_prefix_cache(self) -> bool:
         """Drop every key, if no request holds a block; otherwise do nothing and return False."""
+        if self.recorder is not None:
+            return self.recorder.reset_prefix_cache()
         pools = self.coordinator.pools
         if any(pool.num_free != pool.num_blocks - 1 for pool in pools):
             return False

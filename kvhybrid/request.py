@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from mypy_extensions import mypyc_attr
+
 from kvhybrid.hashing import PrefixHasher
 from kvhybrid.managers.prefix_index import PrefixPath
 
@@ -42,6 +44,7 @@ class MediaItem:
     length: int
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Request:
     """One sequence on its way through the engine.
 

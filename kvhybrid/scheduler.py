@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from mypy_extensions import mypyc_attr
+
 from kvhybrid.blocks import KVCacheBlocks
 from kvhybrid.cache_manager import KVCacheManager
 from kvhybrid.chunking import PrefillChunking
 from kvhybrid.request import Request, RequestStatus
 
 
+@mypyc_attr(native_class=False)  # an exception cannot be one
 class CapacityError(RuntimeError):
     """A request that the whole pool, with nobody else in it, cannot hold."""
 
@@ -59,6 +62,7 @@ class _StepPlan:
     preempted: list[Request] = field(default_factory=list)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Scheduler:
     """Continuous batching under one token budget, with chunked prefill and preemption by recompute.
 

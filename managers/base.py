@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+from mypy_extensions import mypyc_attr
 
 from kvhybrid.managers.arrays import Entries, IntArray, columns
 from kvhybrid.managers.block_pool import BlockPool
@@ -66,6 +67,7 @@ def _from(start: int, entries: Entries) -> Entries:
     return entries[entries >= start]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SingleTypeKVCacheManager:
     """Keeps the tables of the groups of one spec, which have the same entries and go in lockstep.
 

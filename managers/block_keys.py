@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from mypy_extensions import mypyc_attr
 
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.kernel import BlockArrays
@@ -10,10 +11,12 @@ from kvhybrid.managers.kernel.plain import BLOCK, CACHED, COUNTS, EVICTIONS, LIV
 from kvhybrid.managers.observer import PoolObserver
 
 
+@mypyc_attr(native_class=False)  # an exception cannot be one
 class BlockPoolError(RuntimeError):
     """A call that would break the pool: nothing was changed."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class BlockKeys:
     """A key is a pair of group and prefix number. ``index[group, number]`` is the first block keyed under it, 0
     where there is none; later ones stand in line behind it and serve when the first goes.

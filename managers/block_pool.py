@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 import numpy as np
+from mypy_extensions import mypyc_attr
 
 from kvhybrid.managers.arrays import EMPTY, IntArray
 from kvhybrid.managers.block_keys import BlockKeys, BlockPoolError
@@ -16,6 +17,7 @@ from kvhybrid.managers.kernel.plain import CACHED, LIVE, REUSABLE
 NOBODY = np.array([-1], np.int32)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class BlockPool(BlockKeys):
     """Blocks are the integers ``1 … num_blocks - 1``; block 0 is the null block, never handed out or freed.
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from mypy_extensions import mypyc_attr
+
 from kvhybrid.managers.suffix import SuffixManager
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ChunkedLocalAttentionManager(SuffixManager):
     """Groups that read the tokens of one chunk."""

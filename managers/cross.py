@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 
+from mypy_extensions import mypyc_attr
+
 from kvhybrid.managers.base import NO_ENTRIES, Growth, SingleTypeKVCacheManager
 from kvhybrid.managers.table import BlockTable
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CrossAttentionManager(SingleTypeKVCacheManager):
     """Groups whose token counts are the encoder's: the coordinator passes those for every count."""
 

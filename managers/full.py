@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from mypy_extensions import mypyc_attr
 
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.residency import Residency
@@ -13,6 +14,7 @@ from kvhybrid.managers.table import BlockTable
 from kvhybrid.specs import SuffixSpec
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PrefixSearch(LiveSetSearch):
     """A miss ends every longer hit, so the covered length is found once and then only cut.
 
@@ -63,6 +65,7 @@ class PrefixSearch(LiveSetSearch):
         return np.concatenate((self.residency.blocks(0, whole), tail), axis=1) if whole else tail
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class FullAttentionManager(SuffixManager):
     """Groups whose every token is read again: nothing dies before the request ends."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from mypy_extensions import mypyc_attr
 
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.residency import Residency
@@ -13,6 +14,7 @@ from kvhybrid.managers.table import BlockTable
 from kvhybrid.specs import MambaSpec
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class StateSearch(LiveSetSearch):
     """A hit needs one block: the state at its end. It is looked for from the right."""
 
@@ -34,6 +36,7 @@ class StateSearch(LiveSetSearch):
         return table
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class MambaManager(SuffixManager):
     """Groups of a state. A state may be keyed only where a step ended on it."""
 

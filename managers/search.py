@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+from mypy_extensions import mypyc_attr
 
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.residency import Residency
 from kvhybrid.specs import KVCacheSpec
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LiveSetSearch:
     """The search that needs nothing from a spec but `live_blocks`.
 

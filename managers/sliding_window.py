@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from mypy_extensions import mypyc_attr
+
 from kvhybrid.managers.search import LiveSetSearch
 from kvhybrid.managers.suffix import SuffixManager
 from kvhybrid.managers.table import BlockTable
 from kvhybrid.specs import SlidingWindowSpec
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class WindowSearch(LiveSetSearch):
     """A hit beyond the first window needs a run of cached blocks of one fixed length, which is looked for from the
     right; within the first window, one that reaches back to the start."""
@@ -34,6 +37,7 @@ class WindowSearch(LiveSetSearch):
             p = max(reachable, min(missing * size - margin, self.spec.window - 1))
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SlidingWindowManager(SuffixManager):
     """Groups that read a window of tokens."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+from mypy_extensions import mypyc_attr
 
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.base import NO_ENTRIES, SingleTypeKVCacheManager
@@ -13,6 +14,7 @@ from kvhybrid.managers.table import BlockTable
 from kvhybrid.specs import SuffixSpec
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SuffixSearch(LiveSetSearch):
     """Jumps over candidates whose last block is missing: a hit that reads anything at all needs that block."""
 
@@ -36,6 +38,7 @@ class SuffixSearch(LiveSetSearch):
                 p = max(reachable, min(self.spec.first(p), p)) if not margin and p > 0 else reachable
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SuffixManager(SingleTypeKVCacheManager):
     """Groups of a `SuffixSpec`."""
 

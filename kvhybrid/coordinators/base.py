@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import numpy as np
+from mypy_extensions import mypyc_attr
 
 from kvhybrid.blocks import KVCacheBlocks, PrefixHit
 from kvhybrid.cache_config import KVCacheConfig
@@ -25,6 +26,7 @@ from kvhybrid.specs import registry
 NO_ROWS: IntArray = np.zeros((1, 0), np.int32)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class KVCacheCoordinator:
     """Spreads each call over the groups: one manager per spec, one pool that they share.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mypy_extensions import mypyc_attr
+
 from kvhybrid.blocks import PrefixHit
 from kvhybrid.coordinators.base import KVCacheCoordinator
 from kvhybrid.managers.arrays import IntArray
@@ -10,6 +12,7 @@ from kvhybrid.managers.search import LiveSetSearch
 from kvhybrid.request import Request
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class HybridKVCacheCoordinator(KVCacheCoordinator):
     """Several groups: a hit is a length from which all of them can resume."""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from mypy_extensions import mypyc_attr
+
 from kvhybrid.blocks import PrefixHit
 from kvhybrid.coordinators.base import KVCacheCoordinator
 from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.request import Request
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class UnitaryKVCacheCoordinator(KVCacheCoordinator):
     """One group: its own longest hit is the hit."""
 

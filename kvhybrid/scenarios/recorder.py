@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -62,8 +62,7 @@ class Recorder:
         self._names = TokenNames()
         self._requests: dict[str, RecordedRequest] = {}
         self._taken: set[str] = set()
-        self._inside = False
-        self._calls: dict[str, Callable[..., Any]] = {}
+        self._recording = False
 
     @classmethod
     def attach(cls, manager: KVCacheManager, path: Path, *, id: str = "recorded") -> Recorder:
@@ -71,18 +70,8 @@ class Recorder:
         return cls(manager, path, id=id).__enter__()
 
     def __enter__(self) -> Recorder:
-        for name in (
-            "get_computed_blocks",
-            "allocate_slots",
-            "free",
-            "cache_blocks",
-            "new_step_starts",
-            "release_copies",
-            "evict_blocks",
-            "reset_prefix_cache",
-        ):
-            self._calls[name] = getattr(self._manager, name)
-            setattr(self._manager, name, getattr(self, f"_{name}"))
+        self._recording = True
+        self._manager.recorder = self
         return self
 
     def __exit__(
@@ -96,32 +85,41 @@ class Recorder:
         Raises:
             OSError: The file cannot be written.
         """
-        if self._calls:
+        if self._recording:
             names = {r.request.request_id: r.name for r in self._requests.values()}
             self._steps.append({"do": "state", "expect": pool_state(self._manager, names)})
             self._detach()
         write_scenarios(self.path, [{**self._scenario, "steps": self._steps}])
 
     def _detach(self) -> None:
-        for name in self._calls:
-            delattr(self._manager, name)
-        self._calls = {}
+        self._recording = False
+        self._manager.recorder = None
+
+    @contextmanager
+    def _passed_on(self) -> Iterator[KVCacheManager]:
+        """The manager itself, for as long as it works on one call."""
+        self._manager.recorder = None
+        try:
+            yield self._manager
+        finally:
+            if self._recording:
+                self._manager.recorder = self
 
     # ---- the calls, as the manager's own
 
-    def _get_computed_blocks(self, request: Request) -> ComputedBlocks:
-        call = self._calls["get_computed_blocks"]
+    def get_computed_blocks(self, request: Request) -> ComputedBlocks:
         step: Step = {}
         with self._writing():
             seen = self._see(request)
             step = self._write(seen.lookup())
-        found: ComputedBlocks = call(request)
+        with self._passed_on() as manager:
+            found = manager.get_computed_blocks(request)
         if step:
             step["expect"] = hit_answer(found)
             seen.found, seen.junction = found, found.junction
         return found
 
-    def _allocate_slots(
+    def allocate_slots(
         self,
         request: Request,
         num_new_tokens: int,
@@ -131,7 +129,6 @@ class Recorder:
         num_encoder_tokens: int = 0,
         **options: Any,
     ) -> KVCacheBlocks | None:
-        call = self._calls["allocate_slots"]
         step: Step = {}
         with self._writing():
             seen = self._see(request)
@@ -142,9 +139,8 @@ class Recorder:
         nothing = not (num_new_tokens or num_new_computed_tokens or options.get("num_external_computed_tokens"))
         if nothing and step:
             step["expect"] = {"error": "value"}
-        self._inside = True
-        try:
-            added: KVCacheBlocks | None = call(
+        with self._passed_on() as manager:
+            added = manager.allocate_slots(
                 request,
                 num_new_tokens,
                 num_new_computed_tokens,
@@ -152,46 +148,47 @@ class Recorder:
                 num_encoder_tokens=num_encoder_tokens,
                 **options,
             )
-        finally:
-            self._inside = False
         if step:
             step["expect"] = {"refused": True} if added is None else {"new_blocks": list(added.get_block_ids())}
             if added is not None:
                 seen.allocated(step, num_new_computed_tokens)
         return added
 
-    def _cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
-        call = self._calls["cache_blocks"]
-        if not self._inside:
-            with self._writing():
-                self._write(self._see(request).load_done(num_computed_tokens))
-        call(request, num_computed_tokens)
+    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
+        with self._writing():
+            self._write(self._see(request).load_done(num_computed_tokens))
+        with self._passed_on() as manager:
+            manager.cache_blocks(request, num_computed_tokens)
 
-    def _free(self, request: Request) -> None:
-        call = self._calls["free"]
+    def free(self, request: Request) -> None:
         seen = self._requests.get(request.request_id)
         if seen is not None and seen.request is request and seen.freed is None:
             seen.freed = self._write({"do": "free", "request": seen.name})
-        call(request)
+        with self._passed_on() as manager:
+            manager.free(request)
 
-    def _new_step_starts(self) -> None:
+    def new_step_starts(self) -> None:
         self._write({"do": "new_step"})
-        self._calls["new_step_starts"]()
+        with self._passed_on() as manager:
+            manager.new_step_starts()
 
-    def _release_copies(self) -> None:
+    def release_copies(self) -> None:
         # Taking the copies changes nothing; letting go of their ends does.
         copies = [list(pair) for pair in self._manager.take_copies()]
         self._write({"do": "take_copies", "expect": {"copies": copies}})
-        self._calls["release_copies"]()
+        with self._passed_on() as manager:
+            manager.release_copies()
 
-    def _evict_blocks(self, block_ids: Iterable[int]) -> None:
+    def evict_blocks(self, block_ids: Iterable[int], group: int | None = None) -> None:
         blocks = [int(block) for block in block_ids]
         self._write({"do": "evict", "blocks": blocks})
-        self._calls["evict_blocks"](blocks)
+        with self._passed_on() as manager:
+            manager.evict_blocks(blocks, group)
 
-    def _reset_prefix_cache(self) -> bool:
+    def reset_prefix_cache(self) -> bool:
         step = self._write({"do": "reset"})
-        done: bool = self._calls["reset_prefix_cache"]()
+        with self._passed_on() as manager:
+            done = manager.reset_prefix_cache()
         step["expect"] = {"ok": done}
         if done:
             for seen in self._requests.values():

@@ -6,11 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 import numpy as np
+from mypy_extensions import mypyc_attr
 from numpy.typing import NDArray
 
 from kvhybrid.managers.arrays import IntArray
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ReuseOrder(ABC):
     """Holds the free blocks that still have a key. Blocks without one are reused before any of these.
 
@@ -18,10 +20,10 @@ class ReuseOrder(ABC):
     removes one that is not.
     """
 
-    @abstractmethod
     def __init__(self, release_of: NDArray[np.int64]) -> None:
-        """An empty order. ``release_of``, which the pool keeps, has for every block id the number of the release
-        that freed it, 0 where it is not in the order."""
+        """An empty order."""
+        self.release_of = release_of
+        """By block id, the number of the release that freed it; 0 where it is not in the order. The pool's."""
 
     @abstractmethod
     def append(self, ids: IntArray, release: int) -> None:

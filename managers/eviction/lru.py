@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
+from mypy_extensions import mypyc_attr
 from numpy.typing import NDArray
 
 from kvhybrid.managers.arrays import EMPTY, IntArray
@@ -15,6 +16,7 @@ MANY = 4096
 """Entries of runs below which it is not worth looking for stale ones."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LRU(ReuseOrder):
     """A queue of runs: the blocks that one release gave back stay together.
 
@@ -23,7 +25,7 @@ class LRU(ReuseOrder):
     """
 
     def __init__(self, release_of: NDArray[np.int64]) -> None:
-        self._release_of = release_of
+        super().__init__(release_of)
         self._runs: deque[tuple[int, IntArray]] = deque()
         self._holed: set[int] = set()
         """The releases whose runs have lost blocks."""
@@ -62,7 +64,7 @@ class LRU(ReuseOrder):
             yield from self._waiting(release, ids).tolist()
 
     def _waiting(self, release: int, ids: IntArray) -> IntArray:
-        return ids[self._release_of[ids] == release] if release in self._holed else ids
+        return ids[self.release_of[ids] == release] if release in self._holed else ids
 
     def _drop_stale(self) -> None:
         live = ((release, self._waiting(release, ids)) for release, ids in self._runs)

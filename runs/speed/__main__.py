@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from kvhybrid.compiled import is_compiled
 from kvhybrid.errors import InputError
 from kvhybrid.replay.mooncake import MooncakeTrace
 from kvhybrid.run_folder import RunFolder
@@ -72,6 +73,9 @@ def main(given: Sequence[str] | None = None) -> int:
         MooncakeTrace(path=str(options.trace)).read()
     except InputError as error:
         say(str(error))
+        return 2
+    if options.profile and is_compiled:
+        say("a profiler sees no compiled function: set KVHYBRID_COMPILED=0 in the environment")
         return 2
     if options.profile:
         for layer, share in by_layer(make_side("ours"), options.profile, Size(trace=str(options.trace))).items():

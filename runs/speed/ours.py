@@ -8,6 +8,7 @@ from typing import Any
 
 from kvhybrid.cache_config import KVCacheConfig, KVCacheGroup
 from kvhybrid.cache_manager import KVCacheManager
+from kvhybrid.compiled import is_compiled
 from kvhybrid.hashing import PrefixHasher
 from kvhybrid.replay.loop import ANY_TOKEN
 from kvhybrid.request import Request, RequestStatus
@@ -87,7 +88,8 @@ class Ours(ManagerSide):
     watch = False
 
     def version(self) -> str:
-        return f"kvhybrid {version('kvhybrid')}, numpy {version('numpy')}"
+        form = "compiled" if is_compiled else "not compiled"
+        return f"kvhybrid {version('kvhybrid')} ({form}), numpy {version('numpy')}"
 
     def cache(self, groups: Sequence[Group], num_blocks: int, in_flight: int | None = None) -> KVCacheManager:
         named = tuple(KVCacheGroup(f"{group.kind}{i}", _spec(group)) for i, group in enumerate(groups))

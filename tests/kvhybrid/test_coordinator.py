@@ -15,6 +15,7 @@ from kvhybrid.blocks import PrefixHit
 from kvhybrid.cache_config import CacheConfigError, KVCacheConfig, KVCacheGroup
 from kvhybrid.cache_manager import KVCacheManager
 from kvhybrid.managers.arrays import IntArray, int_array
+from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.search import LiveSetSearch
 from kvhybrid.request import Request
 from kvhybrid.specs import (
@@ -228,23 +229,31 @@ def probes_of_a_look_up(num_blocks: int, gap: str) -> tuple[int, int]:
         }[gap]
         at = int_array(cached)
         manager.block_pool.register(g, at + 1 + g * num_blocks, numbers[at])
-    asked = [0]
-    for single_type in manager.coordinator.managers:
-
-        def search(path: IntArray, build=single_type.search) -> LiveSetSearch:  # type: ignore[no-untyped-def]
-            found: LiveSetSearch = build(path)
-            at_most = found.at_most
-
-            def counted(limit: int) -> int:
-                asked[0] += 1
-                return at_most(limit)
-
-            found.at_most = counted  # type: ignore[method-assign]
-            return found
-
-        single_type.search = search  # type: ignore[method-assign]
+    asked: list[int] = []
+    managers = manager.coordinator.managers
+    managers[:] = [counting(m, asked) for m in managers]
     manager.get_computed_blocks(request)
-    return manager.block_pool.arrays.probes, asked[0]
+    return manager.block_pool.arrays.probes, len(asked)
+
+
+def counting(manager: SingleTypeKVCacheManager, asked: list[int]) -> SingleTypeKVCacheManager:
+    """The same manager, noting every length that its searches are asked for."""
+
+    class CountedSearch(LiveSetSearch):
+        def __init__(self, search: LiveSetSearch) -> None:
+            self.search = search
+            self.blocks = search.blocks  # type: ignore[method-assign]
+            self.reads_any = search.reads_any  # type: ignore[method-assign]
+
+        def at_most(self, limit: int) -> int:
+            asked.append(limit)
+            return self.search.at_most(limit)
+
+    class Counting(type(manager)):  # type: ignore[misc]
+        def search(self, path: IntArray) -> LiveSetSearch:
+            return CountedSearch(super().search(path))
+
+    return Counting(manager.spec, manager.pool, manager.rules)
 
 
 @pytest.mark.parametrize("gap", ["alternating", "pairs", "steps", "nothing"])

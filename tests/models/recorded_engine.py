@@ -12,7 +12,7 @@ from torch import Tensor
 from kvhybrid.engine import Engine
 from kvhybrid.models.base import ForwardBatch
 from kvhybrid.request import Request
-from kvhybrid.scheduler import SchedulerOutput
+from kvhybrid.scheduler import Scheduler, SchedulerOutput
 from kvhybrid.stats import StepStats
 
 Place = tuple[str, int]
@@ -49,6 +49,21 @@ class StopAt:
         return min(stop - start for stop in (*self.positions, start + num_tokens) if stop > start)
 
 
+class SpiedScheduler:
+    """A scheduler that remembers what it planned last."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.planned: SchedulerOutput | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)
+
+    def schedule(self) -> SchedulerOutput:
+        self.planned = self._scheduler.schedule()
+        return self.planned
+
+
 class RecordedEngine:
     def __init__(self, engine: Engine, chunking: StopAt | None = None) -> None:
         self.engine = engine
@@ -56,10 +71,9 @@ class RecordedEngine:
             engine.scheduler._chunking = chunking  # type: ignore[assignment]
         for tensor in engine.pool.tensors:
             tensor[1:] = 0xFF  # not a number: whoever reads what nobody wrote shows it in the logits
-        self._scheduled: SchedulerOutput | None = None
         self._record = Record({}, {})
-        self._schedule, self._forward = engine.scheduler.schedule, engine.model.forward
-        engine.scheduler.schedule = self._spy_on_schedule  # type: ignore[method-assign]
+        self._scheduler, self._forward = SpiedScheduler(engine.scheduler), engine.model.forward
+        engine.scheduler = self._scheduler  # type: ignore[assignment]
         engine.model.forward = self._spy_on_forward  # type: ignore[method-assign]
 
     def run(
@@ -81,16 +95,12 @@ class RecordedEngine:
                 record.tokens[name] += tokens
         return record
 
-    def _spy_on_schedule(self) -> SchedulerOutput:
-        self._scheduled = self._schedule()
-        return self._scheduled
-
     def _spy_on_forward(self, batch: ForwardBatch) -> Tensor:
-        assert self._scheduled is not None
+        assert self._scheduler.planned is not None
         logits_TV = self._forward(replace(batch, logit_rows=torch.arange(len(batch.token_ids_T))))
         places = [
             (request.request_id, position)
-            for request, start, num_tokens, _ in self._scheduled.scheduled
+            for request, start, num_tokens, _ in self._scheduler.planned.scheduled
             for position in range(start, start + num_tokens)
         ]
         self._record.logits += zip(places, logits_TV.clone(), strict=True)

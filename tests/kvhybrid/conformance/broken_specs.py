@@ -135,18 +135,16 @@ class State(MambaSpec):
 # ---- managers
 
 
-class AcceptsAMissingBlock(SingleTypeKVCacheManager):
+class HighestBlockSearch(LiveSetSearch):
     """Looks at the highest block of the live set alone."""
 
-    def _search(self, path: IntArray, alignment: int, margin: int) -> LiveSetSearch:
-        search = super()._search(path, alignment, margin)
-        residency, size = search.residency, self.block_size
+    def highest_missing(self, p: int) -> int:
+        size = self.block_size
+        return self.residency.last_missing((p - 1) // size, (p + self.margin - 1) // size + 1)
 
-        def highest_missing(p: int) -> int:
-            return residency.last_missing((p - 1) // size, (p + margin - 1) // size + 1)
 
-        search.highest_missing = highest_missing  # type: ignore[method-assign]
-        return search
+class AcceptsAMissingBlock(SingleTypeKVCacheManager):
+    search_class = HighestBlockSearch
 
 
 class MissesAHit(SingleTypeKVCacheManager):

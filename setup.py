@@ -1,0 +1,81 @@
+"""Compiles the modules that every call of the cache manager passes, with mypyc. The rest is in pyproject.toml.
+
+They are ordinary Python and run as they are where they could not be compiled. ``kvhybrid/compiled.py`` decides at
+import which form runs.
+"""
+
+import sys
+from importlib.util import source_hash
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+HOT = {
+    "kvhybrid": ("blocks", "cache_manager", "counters", "hashing", "misses", "request", "scheduler"),
+    "kvhybrid.coordinators": ("base", "hybrid", "no_prefix_cache", "roll_back", "step", "unitary"),
+    "kvhybrid.managers": (
+        "arrays",
+        "base",
+        "block_keys",
+        "block_pool",
+        "chunked_local",
+        "cross",
+        "full",
+        "mamba",
+        "number_spans",
+        "prefix_index",
+        "residency",
+        "retention",
+        "search",
+        "sliding_window",
+        "suffix",
+        "table",
+    ),
+    "kvhybrid.managers.eviction": ("base", "lru"),
+}
+"""They call each other as C does, so they are compiled together or not at all."""
+
+MODULES = {
+    f"{package}.{name}": f"{package.replace('.', '/')}/{name}.py" for package in HOT for name in HOT[package]
+}
+
+
+def manifest() -> str:
+    """A line for every compiled module: its name, and the hash of the source that it was compiled from."""
+    return "".join(f"{name} {source_hash(Path(path).read_bytes()).hex()}\n" for name, path in MODULES.items())
+
+
+def compiled() -> list[Extension]:
+    try:
+        from mypyc.build import mypycify
+    except ImportError:
+        print("kvhybrid: mypyc is not here, so its modules stay plain Python", file=sys.stderr)
+        return []
+    # The types of other packages would change nothing: mypyc compiles them as plain objects in any case.
+    options = ["--config-file=", "--no-site-packages", "--follow-imports=silent", "--ignore-missing-imports"]
+    options += ["--disable-error-code=var-annotated"]
+    extensions = mypycify([*options, *MODULES.values()], group_name="kvhybrid", opt_level="2", debug_level="0")
+    for extension in extensions:
+        extension.optional = True
+        # A warning of some compiler is no reason to go without.
+        extension.extra_compile_args = [a for a in extension.extra_compile_args if a != "-Werror"]
+    return extensions
+
+
+class BuildCompiled(build_ext):
+    """Leaves the manifest beside what it compiled, and compiles nothing anew whose sources are the same."""
+
+    def run(self) -> None:
+        place = Path("." if self.inplace else self.build_lib) / "kvhybrid" / "compiled.txt"
+        paths = [Path(self.get_ext_fullpath(e.name)) for e in self.extensions]
+        if place.exists() and place.read_text() == manifest() and all(path.exists() for path in paths):
+            return
+        place.unlink(missing_ok=True)
+        super().run()
+        if len(paths) > len(MODULES) and all(path.exists() for path in paths):
+            place.write_text(manifest())
+
+
+BUILDS = {"bdist_wheel", "build", "build_ext", "editable_wheel", "install"}
+setup(ext_modules=compiled() if BUILDS & {*sys.argv} else [], cmdclass={"build_ext": BuildCompiled})

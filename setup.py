@@ -64,15 +64,13 @@ def compiled() -> list[Extension]:
 
 
 class BuildCompiled(build_ext):
-    """Leaves the manifest beside what it compiled, and compiles nothing anew whose sources are the same."""
+    """Leaves the manifest beside what it compiled."""
 
     def run(self) -> None:
         place = Path("." if self.inplace else self.build_lib) / "kvhybrid" / "compiled.txt"
-        paths = [Path(self.get_ext_fullpath(e.name)) for e in self.extensions]
-        if place.exists() and place.read_text() == manifest() and all(path.exists() for path in paths):
-            return
         place.unlink(missing_ok=True)
         super().run()
+        paths = [Path(self.get_ext_fullpath(extension.name)) for extension in self.extensions]
         if len(paths) > len(MODULES) and all(path.exists() for path in paths):
             place.write_text(manifest())
 

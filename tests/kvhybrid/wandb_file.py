@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
 LOG_BLOCK, LOG_HEADER = 32768, 7
 WHOLE, LAST = 1, 4
+PATIENCE = 30.0
+"""Seconds: wandb's own process writes on for a moment after ``finish`` has returned."""
 
 
 def records(folder: Path) -> list[Any]:
-    """The records of the one offline run under ``folder/wandb``."""
+    """The records of the one finished offline run under ``folder/wandb``; the last one is its exit."""
+    (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+    until = time.monotonic() + PATIENCE
+    while not (found := _records(file.read_bytes())) or not found[-1].HasField("exit"):
+        assert time.monotonic() < until, f"{file} ends without an exit"
+        time.sleep(0.01)
+    return found
+
+
+def _records(data: bytes) -> list[Any]:
     from wandb.proto.wandb_internal_pb2 import Record
 
-    (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
-    data = file.read_bytes()
-    assert data[:4] == b":W&B"
+    assert data[:4] in (b"", b":W&B")
     found, part, at = [], b"", LOG_HEADER
     while at + LOG_HEADER <= len(data):
         left = LOG_BLOCK - at % LOG_BLOCK
@@ -26,6 +36,8 @@ def records(folder: Path) -> list[Any]:
             continue
         _, length, kind = struct.unpack_from("<IHB", data, at)
         at += LOG_HEADER
+        if at + length > len(data):
+            break
         part += data[at : at + length]
         at += length
         if kind in (WHOLE, LAST):

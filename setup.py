@@ -12,7 +12,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 HOT = {
-    "kvhybrid": ("blocks", "cache_manager", "counters", "hashing", "misses", "request", "scheduler"),
+    "kvhybrid": ("blocks", "cache_manager", "counters", "event_log", "hashing", "misses", "request", "scheduler"),
     "kvhybrid.coordinators": ("base", "hybrid", "no_prefix_cache", "roll_back", "step", "unitary"),
     "kvhybrid.managers": (
         "arrays",
@@ -24,6 +24,7 @@ HOT = {
         "full",
         "mamba",
         "number_spans",
+        "observer",
         "prefix_index",
         "residency",
         "retention",

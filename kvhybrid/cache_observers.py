@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvhybrid.coordinators import KVCacheCoordinator
-from kvhybrid.events import EventLog
+from kvhybrid.event_log import EventLog
 from kvhybrid.managers.observer import PoolObserver
 from kvhybrid.misses import MissLedger
 from kvhybrid.residency import GroupResidency, ResidencyMeter

@@ -6,13 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
-import numpy as np
-
-from kvhybrid.cache_config import KVCacheConfig
 from kvhybrid.hashing import ROOT, extra_keys
 from kvhybrid.managers.arrays import IntArray
-from kvhybrid.managers.observer import PoolObserver
-from kvhybrid.managers.prefix_index import PrefixIndex
 from kvhybrid.request import Request
 
 
@@ -35,12 +30,17 @@ class BlockStored:
 
     group: int
     keys: tuple[bytes, ...]
-    ends: tuple[int, ...]
-    """Where the prefix of each key ends, in tokens."""
+    units: IntArray
+    """How many prefix units the prefix of each key has."""
     block_size: int
     unit: int
     request: Request | None = field(repr=False)
     """Whose prefixes they are."""
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """Where the prefix of each key ends, in tokens."""
+        return tuple((self.units * self.unit).tolist())
 
     @cached_property
     def blocks(self) -> tuple[StoredBlock, ...]:
@@ -71,39 +71,3 @@ class AllBlocksCleared:
 
 
 CacheEvent: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared
-
-
-class EventLog(PoolObserver):
-    """Collects the events of one pool until they are taken.
-
-    Replaying them over an empty set per group (add what is stored, discard what is removed) gives the keys that
-    are cached, at every moment.
-    """
-
-    def __init__(self, config: KVCacheConfig, index: PrefixIndex) -> None:
-        self._config = config
-        self._index = index
-        self._events: list[CacheEvent] = []
-        self.request: Request | None = None
-        """Whose blocks are being keyed: the source of parents and extra keys."""
-
-    def take(self) -> list[CacheEvent]:
-        """The events since the last call, in the order in which they happened."""
-        events, self._events = self._events, []
-        return events
-
-    def stored(self, groups: IntArray, numbers: IntArray) -> None:
-        unit, sizes = self._config.hash_unit, self._config.block_sizes
-        keys, units = tuple(self._index.keys_of(numbers)), self._index.units_of(numbers)
-        ends = tuple((units * unit).tolist())
-        for group in groups.tolist():
-            self._events.append(BlockStored(group, keys, ends, sizes[group], unit, self.request))
-
-    def removed(self, groups: IntArray, numbers: IntArray) -> None:
-        for group in np.flatnonzero(np.bincount(groups)).tolist():
-            keys = self._index.keys_of(numbers[groups == group])
-            self._events.append(BlockRemoved(group, tuple(keys)))
-
-    def cleared(self, groups: IntArray, numbers: IntArray) -> None:
-        if not self._events or not isinstance(self._events[-1], AllBlocksCleared):
-            self._events.append(AllBlocksCleared())

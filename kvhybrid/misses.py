@@ -6,8 +6,12 @@ import numpy as np
 
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.base import SingleTypeKVCacheManager
+from kvhybrid.managers.kernel import mark_all, mark_each
 from kvhybrid.managers.observer import PoolObserver
 from kvhybrid.miss_causes import MissCauses
+
+ROW = np.zeros(1, np.int32)
+"""The only row of what is noted for all groups."""
 
 
 class MissLedger(PoolObserver):
@@ -18,47 +22,44 @@ class MissLedger(PoolObserver):
     """
 
     def __init__(self, num_groups: int) -> None:
-        self._computed = np.zeros(1, bool)
-        self._lost = np.zeros((num_groups, 1), bool)
-        self._touched = np.zeros(1, np.int32)
-        self._sweeps = 1
+        self._computed = np.zeros((1, 1), np.int32)
+        """By prefix number, the period between two sweeps in which it was last computed, 0 for never."""
+        self._lost = np.zeros((num_groups, 1), np.int32)
+        """By group and number, the period in which its key was lost, 0 where it has one or never had."""
+        self._period = 1
 
     # ---- memory
 
     def grow(self, numbers: int) -> None:
         """Make room for prefix numbers below ``numbers``."""
-        have = len(self._computed)
+        have = self._lost.shape[1]
         if numbers > have:
-            more = max(numbers, 2 * have) - have
-            self._computed = np.pad(self._computed, (0, more))
-            self._touched = np.pad(self._touched, (0, more))
-            self._lost = np.pad(self._lost, ((0, 0), (0, more)))
+            more = ((0, 0), (0, max(numbers, 2 * have) - have))
+            self._computed, self._lost = np.pad(self._computed, more), np.pad(self._lost, more)
 
     def computed(self, numbers: IntArray) -> None:
         """A request has computed the prefixes behind ``numbers``."""
-        self._computed[numbers] = True
-        self._touched[numbers] = self._sweeps
+        mark_all(self._computed, ROW, numbers, self._period)
 
     def stored(self, groups: IntArray, numbers: IntArray) -> None:
-        for group in groups.tolist():
-            self._lost[group, numbers] = False
+        mark_all(self._lost, groups, numbers, 0)
 
     def removed(self, groups: IntArray, numbers: IntArray) -> None:
-        self._lost[groups, numbers] = True
-        self._touched[numbers] = self._sweeps
+        mark_each(self._lost, groups, numbers, self._period)
 
     def cleared(self, groups: IntArray, numbers: IntArray) -> None:
         self.removed(groups, numbers)
 
     def mark_remembered(self, needed: np.ndarray) -> None:
         """Add to ``needed`` (by number) what happened since the last sweep."""
-        needed |= self._touched[: len(needed)] == self._sweeps
-        self._sweeps += 1
+        for marks in (*self._computed, *self._lost):
+            needed |= marks[: len(needed)] == self._period
+        self._period += 1
 
     def forget(self, numbers: IntArray) -> None:
         """These numbers will stand for other prefixes."""
-        self._computed[numbers] = False
-        self._lost[:, numbers] = False
+        self._computed[:, numbers] = 0
+        self._lost[:, numbers] = 0
 
     # ---- causes
 
@@ -69,18 +70,22 @@ class MissLedger(PoolObserver):
         ``manager``. The rules are lifted one after another; what each gives back is what it cost."""
         if not manager.spec.cacheable:
             return MissCauses(opted_out=num_tokens - hit)
-        unit = manager.granularity
-        whole = max(manager.search(path).at_most(num_tokens), own)
-        undropped = max(manager.loose_search(path, manager.rules.alignment).at_most(num_tokens), whole)
+        unit, alignment = manager.granularity, manager.rules.alignment
         loose = manager.loose_search(path, unit)
-        unaligned = max(loose.at_most(num_tokens), undropped)
-        end = num_tokens - num_tokens % manager.rules.alignment
-        lengths = np.arange(unaligned + unit, end + 1, unit)
-        seen = self._computed[path[lengths // manager.rules.hash_unit - 1]]
+        unaligned = loose.at_most(num_tokens)
+        if unit == alignment and not manager.margin:
+            whole = undropped = unaligned = max(unaligned, own)  # the same search by three names
+        else:
+            whole = max(manager.search(path).at_most(num_tokens), own)
+            undropped = max(manager.loose_search(path, alignment).at_most(num_tokens), whole)
+            unaligned = max(unaligned, undropped)
+        end = num_tokens - num_tokens % alignment
+        hash_unit, per_step = manager.rules.hash_unit, unit // manager.rules.hash_unit
+        seen = self._computed[0, path[unaligned // hash_unit + per_step - 1 : end // hash_unit : per_step]] > 0
         evicted = not_retained = 0
         if seen.any():
             lacked = path[manager.lacking(path, loose, unaligned, end)]
-            lost = seen & self._lost[manager.group_ids[:, None], lacked].any(axis=0)
+            lost = seen & (self._lost[manager.group_ids[:, None], lacked] > 0).any(axis=0)
             evicted = int(lost.sum()) * unit
             not_retained = int(seen.sum()) * unit - evicted
         return MissCauses(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from mypy_extensions import mypyc_attr
 
 from kvhybrid.managers.arrays import IntArray
-from kvhybrid.managers.kernel import BlockArrays
+from kvhybrid.managers.kernel import BlockArrays, gather_alike
 from kvhybrid.managers.kernel.plain import BLOCK, CACHED, COUNTS, EVICTIONS, LIVE, REUSABLE
-from kvhybrid.managers.observer import PoolObserver
+from kvhybrid.managers.observer import Audience, PoolObserver
 
 
 @mypyc_attr(native_class=False)  # an exception cannot be one
@@ -37,7 +39,7 @@ class BlockKeys:
         self.index = np.zeros((num_groups, 1), np.int32)
         self.counts = np.zeros((COUNTS, num_groups), np.int64)
         """Per group: blocks that are held, that have a key, that have one and are free; keys lost to reuse."""
-        self.observers: tuple[PoolObserver, ...] = ()
+        self.audience = Audience()
         self._ahead: IntArray = self.records["ahead"]
         self._behind: IntArray = self.records["behind"]
         """The neighbours of each block that is not tangled in the line of its key, 0 where it stands alone; the
@@ -48,6 +50,15 @@ class BlockKeys:
         self._more_numbers: dict[int, list[int]] = {}
         """The other numbers of each block that has several."""
         self.arrays = BlockArrays(self.records, self.counts, self.index)
+
+    @property
+    def observers(self) -> tuple[PoolObserver, ...]:
+        """Who is told of every change."""
+        return self.audience.all
+
+    @observers.setter
+    def observers(self, observers: Iterable[PoolObserver]) -> None:
+        self.audience = Audience(observers)
 
     @property
     def evictions(self) -> np.ndarray:
@@ -69,7 +80,7 @@ class BlockKeys:
 
     def register_rows(self, groups: IntArray, ids: IntArray, numbers: IntArray) -> None:
         """`register` for several groups: row ``i`` of ``ids`` is of ``groups[i]``. Null entries are skipped."""
-        stored = np.zeros(ids.shape, np.int32) if self.observers else None
+        stored = np.zeros(ids.shape, np.int32) if self.audience.of_keys else None
         if not self.arrays.register_rows(groups, ids, numbers, stored):
             for group, row in zip(groups.tolist(), ids.tolist(), strict=True):
                 for block, number in zip(row, numbers.tolist(), strict=True):
@@ -80,12 +91,14 @@ class BlockKeys:
 
     def _tell_stored(self, groups: IntArray, stored: IntArray) -> None:
         """Row ``i`` has the new keys of ``groups[i]``; groups that go in lockstep mostly have the same."""
-        alike = bool((stored == stored[0]).all())
-        for rows in [slice(None)] if alike else [slice(i, i + 1) for i in range(len(groups))]:
-            new = stored[rows][0]
-            new = new[new > 0]
-            for observer in self.observers if len(new) else ():
-                observer.stored(groups[rows], new)
+        count = gather_alike(stored)
+        if count < 0:
+            for i, row in enumerate(stored):
+                self._tell_stored(groups[i : i + 1], row)
+        elif count:
+            new = np.ravel(stored)[:count]
+            for observer in self.audience.of_keys:
+                observer.stored(groups, new)
 
     def _register_one(self, group: int, block: int, number: int) -> None:
         numbers = self.keys_of(block)
@@ -104,7 +117,7 @@ class BlockKeys:
             self._tangled[first] = self._tangled[block] = 1
         else:
             self.index[group, number] = block
-            for observer in self.observers:
+            for observer in self.audience.of_keys:
                 observer.stored(np.array([group], np.int32), np.array([number], np.int32))
         self.number_of[block] = number
 
@@ -179,14 +192,14 @@ class BlockKeys:
 
     def drop_keys(self, ids: IntArray, for_reuse: bool = False) -> None:
         """Withdraw every key of each of ``ids``; the next block keyed under one serves from now on."""
-        gone = np.zeros((2, len(ids)), np.int32) if self.observers else None
+        gone = np.zeros((2, len(ids)), np.int32) if self.audience.of_keys else None
         count = self.arrays.forget(ids, gone, for_reuse)
         if count < 0:
             tangled = self._tangled[ids] > 0
             self._drop_tangled(ids[tangled].tolist(), for_reuse)
             count = self.arrays.forget(ids[~tangled], gone, for_reuse)
         if gone is not None and count:
-            for observer in self.observers:
+            for observer in self.audience.of_keys:
                 observer.removed(gone[0, :count], gone[1, :count])
 
     def _drop_tangled(self, blocks: list[int], for_reuse: bool) -> None:
@@ -211,7 +224,7 @@ class BlockKeys:
             return
         self._later[group].pop(number, None)
         if not self.index[group, number]:
-            for observer in self.observers:
+            for observer in self.audience.of_keys:
                 observer.removed(np.array([group], np.int32), np.array([number], np.int32))
 
     def _drop_all_keys(self) -> None:
@@ -222,7 +235,7 @@ class BlockKeys:
         self._more_numbers.clear()
         for later in self._later:
             later.clear()
-        for observer in self.observers:
+        for observer in self.audience.of_keys:
             observer.cleared(groups.astype(np.int32), numbers.astype(np.int32))
 
     def numbers_in_use(self) -> np.ndarray:

@@ -73,7 +73,7 @@ class BlockPool(BlockKeys):
 
     def _hand_out(self, groups: IntArray, ids: IntArray) -> None:
         self.arrays.hand_out(groups, ids)
-        for observer in self.observers:
+        for observer in self.audience.of_taken:
             observer.taken(ids.ravel())
 
     def _draw(self, count: int) -> IntArray:
@@ -97,10 +97,10 @@ class BlockPool(BlockKeys):
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _evict_for_reuse(self, ids: IntArray) -> None:
-        if self.observers:
+        if self.audience.of_evicted:
             lost = ids[self.number_of[ids] > 0]
             groups = self.group_of[lost]
-            for observer in self.observers:
+            for observer in self.audience.of_evicted:
                 observer.evicted(lost, groups)
         self.drop_keys(ids, for_reuse=True)
 
@@ -121,7 +121,7 @@ class BlockPool(BlockKeys):
             self._order.remove(free, self.release_of[free])
             self.release_of[free] = 0
             self.num_free -= count
-            for observer in self.observers:
+            for observer in self.audience.of_held:
                 observer.held(free)
 
     def count_free(self, ids: IntArray) -> int:
@@ -145,7 +145,7 @@ class BlockPool(BlockKeys):
             cached = cached[:num_cached]
             self._order.append(cached, self._releases)
         self.num_free += height - before + num_cached
-        for observer in self.observers:
+        for observer in self.audience.of_freed:
             observer.freed(np.concatenate((self._stack[before:height][::-1], cached[:num_cached])))
 
     def _refuse_release(self, ids: IntArray) -> NoReturn:

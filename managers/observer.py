@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from mypy_extensions import mypyc_attr
+
 from kvhybrid.managers.arrays import IntArray
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PoolObserver:
     """Told of every change in a block pool, in batches, when it happens. A subclass takes what it needs.
 
@@ -32,3 +37,20 @@ class PoolObserver:
 
     def cleared(self, groups: IntArray, numbers: IntArray) -> None:
         """All keys, these, are gone at once."""
+
+
+class Audience:
+    """Observers by what they take, so that what nobody takes is not gathered."""
+
+    def __init__(self, observers: Iterable[PoolObserver] = ()) -> None:
+        self.all = tuple(observers)
+        self.of_taken = [o for o in self.all if type(o).taken is not PoolObserver.taken]
+        self.of_held = [o for o in self.all if type(o).held is not PoolObserver.held]
+        self.of_freed = [o for o in self.all if type(o).freed is not PoolObserver.freed]
+        self.of_evicted = [o for o in self.all if type(o).evicted is not PoolObserver.evicted]
+        self.of_keys = [o for o in self.all if _takes_keys(type(o))]
+
+
+def _takes_keys(kind: type[PoolObserver]) -> bool:
+    calls = (kind.stored, kind.removed, kind.cleared)
+    return calls != (PoolObserver.stored, PoolObserver.removed, PoolObserver.cleared)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Iterable
 
 import numpy as np
 
 from kvhybrid.managers.arrays import EMPTY, IntArray
+from kvhybrid.managers.kernel import stretches
 from kvhybrid.managers.number_spans import NumberSpans
 
 GROWTH = 8
@@ -101,28 +101,22 @@ class PrefixIndex:
     def keys_of(self, numbers: IntArray) -> list[bytes]:
         """The key of each of ``numbers``."""
         keys: list[bytes] = []
-        for run, part in self._by_run(numbers):
-            first, last, step = int(part[0]) - run.base, int(part[-1]) - run.base, 1
-            if first > last:
-                first, last, step = last, first, -1
-            if last - first + 1 == len(part) and bool((part[1:] - part[:-1] == step).all()):
-                keys += run.keys[first : last + 1][::step]
+        for place, first, last in stretches(self._run_of, numbers):
+            run = self._runs[place]
+            if first <= last:
+                keys += run.keys[first - run.base : last - run.base + 1]
             else:
-                keys += map(run.keys.__getitem__, (part - run.base).tolist())
+                keys += run.keys[last - run.base : first - run.base + 1][::-1]
         return keys
 
     def units_of(self, numbers: IntArray) -> IntArray:
         """How many units the prefix behind each of ``numbers`` has."""
-        parts = [part + (run.units_before + 1 - run.base) for run, part in self._by_run(numbers)]
-        return np.concatenate(parts) if parts else EMPTY
-
-    def _by_run(self, numbers: IntArray) -> Iterator[tuple[Run, IntArray]]:
-        """Stretches of ``numbers`` that lie in one run."""
-        runs = self._run_of[numbers]
-        cuts = [0, *(np.flatnonzero(runs[1:] != runs[:-1]) + 1).tolist(), len(numbers)]
-        for start, end in pairwise(cuts):
-            if start < end:
-                yield self._runs[runs[start]], numbers[start:end]
+        parts: list[IntArray] = []
+        for place, first, last in stretches(self._run_of, numbers):
+            run, step = self._runs[place], 1 if first <= last else -1
+            before = run.units_before + 1 - run.base
+            parts.append(np.arange(first + before, last + before + step, step, dtype=np.int32))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else EMPTY
 
     @property
     def wants_sweep(self) -> bool:

@@ -1,4 +1,4 @@
-"""The passes of a block pool over its arrays, and the hashing of keys: native where they could be compiled.
+"""The passes over the arrays of a cache, and the hashing of keys: native where they could be compiled.
 
 ``KVHYBRID_KERNEL=plain`` in the environment chooses the plain form.
 """
@@ -11,12 +11,20 @@ from contextlib import suppress
 from kvhybrid.managers.kernel import plain
 
 BlockArrays: type[plain.BlockArrays] = plain.BlockArrays
-extend_keys = plain.extend_keys
+extend_keys, stretches, gather_alike = plain.extend_keys, plain.stretches, plain.gather_alike
+mark_all, mark_each = plain.mark_all, plain.mark_each
 if os.environ.get("KVHYBRID_KERNEL") != "plain":
     with suppress(ImportError):  # there may have been no compiler at installation
-        from kvhybrid.managers.kernel._native import BlockArrays, extend_keys
+        from kvhybrid.managers.kernel._native import (
+            BlockArrays,
+            extend_keys,
+            gather_alike,
+            mark_all,
+            mark_each,
+            stretches,
+        )
 
 is_native = BlockArrays is not plain.BlockArrays
 """Whether the native form runs."""
 
-__all__ = ["BlockArrays", "extend_keys", "is_native"]
+__all__ = ["BlockArrays", "extend_keys", "gather_alike", "is_native", "mark_all", "mark_each", "stretches"]

@@ -43,6 +43,58 @@ def extend_keys(keys: list[bytes], tokens: list[int], unit: int, root: bytes, na
         keys.append(parent)
 
 
+def stretches(run_of: IntArray, numbers: IntArray) -> list[tuple[int, int, int]]:
+    """``numbers`` as pieces that count up or down by one within one run: the run, the first number and the last.
+
+    ``run_of`` has the run of every number.
+    """
+    found: list[tuple[int, int, int]] = []
+    step = 0
+    for number in numbers.tolist():
+        if not 0 <= number < len(run_of):
+            raise IndexError(f"number {number} is not of {len(run_of)}")
+        run, (before, first, last) = int(run_of[number]), found[-1] if found else (-1, 0, 0)
+        by = number - last
+        if run == before and (by == step if step else abs(by) == 1):
+            found[-1], step = (run, first, number), by
+        else:
+            found.append((run, number, number))
+            step = 0
+    return found
+
+
+def gather_alike(rows: IntArray) -> int:
+    """Where all ``rows`` are equal, move what is not 0 to the front of the first; how many those are, or -1."""
+    rows = np.atleast_2d(rows)
+    if not (rows == rows[0]).all():
+        return -1
+    kept = rows[0][rows[0] != 0]
+    rows[0, : len(kept)] = kept
+    return len(kept)
+
+
+def mark_all(marks: IntArray, rows: IntArray, columns: IntArray, value: int) -> None:
+    """Write ``value`` where each of ``rows`` crosses each of ``columns``."""
+    _check(rows, len(marks), "row")
+    _check(columns, marks.shape[1], "column")
+    marks[rows[:, None], columns] = value
+
+
+def mark_each(marks: IntArray, rows: IntArray, columns: IntArray, value: int) -> None:
+    """Write ``value`` at every row and the column beside it."""
+    if len(rows) != len(columns):
+        raise IndexError(f"{len(columns)} columns need as many rows, found {len(rows)}")
+    _check(rows, len(marks), "row")
+    _check(columns, marks.shape[1], "column")
+    marks[rows, columns] = value
+
+
+def _check(places: IntArray, count: int, what: str) -> None:
+    outside = places[(places < 0) | (places >= count)]
+    if len(outside):
+        raise IndexError(f"{what} {outside[0]} is not of {count}")
+
+
 class BlockArrays:
     """The passes over the arrays of one pool, which owns them; ``BlockPool`` says what each array means.
 

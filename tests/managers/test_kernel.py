@@ -14,7 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvhybrid.managers.arrays import IntArray, int_array
-from kvhybrid.managers.kernel import BlockArrays, extend_keys, is_native, plain
+from kvhybrid.managers.kernel import (
+    BlockArrays,
+    extend_keys,
+    gather_alike,
+    is_native,
+    mark_all,
+    mark_each,
+    plain,
+    stretches,
+)
 
 pytestmark = pytest.mark.skipif(not is_native, reason="no native kernel was compiled here")
 
@@ -265,6 +274,71 @@ def test_what_cannot_be_hashed_is_an_error(
 
 
 # ---- without a compiler
+
+
+# ---- what observers are told
+
+
+@given(st.lists(st.integers(0, 3), min_size=12, max_size=12), st.lists(st.integers(-1, 12), max_size=30))
+def test_both_forms_find_the_same_stretches(runs: list[int], numbers: list[int]) -> None:
+    run_of, given = int_array(runs), int_array(numbers)
+    if not all(0 <= number < 12 for number in numbers):
+        for form in (stretches, plain.stretches):
+            with pytest.raises(IndexError, match=r"number (-1|12) is not of 12"):
+                form(run_of, given)
+        return
+    found = stretches(run_of, given)
+    assert found == plain.stretches(run_of, given)
+    told = [n for _, a, b in found for n in (range(a, b + 1) if a <= b else range(a, b - 1, -1))]
+    assert told == numbers
+    assert all({runs[n] for n in range(min(a, b), max(a, b) + 1)} == {run} for run, a, b in found)
+
+
+def test_a_prompt_in_one_run_is_one_stretch() -> None:
+    run_of = np.full(1000, 7, np.int32)
+    assert stretches(run_of, np.arange(5, 995, dtype=np.int32)) == [(7, 5, 994)]
+    assert stretches(run_of, np.arange(994, 4, -1, dtype=np.int32)) == [(7, 994, 5)]
+
+
+@given(st.lists(st.integers(0, 2), max_size=6), st.integers(1, 3), st.integers(0, 17))
+def test_both_forms_gather_rows_that_are_alike(row: list[int], rows: int, spoilt: int) -> None:
+    given = np.tile(int_array(row), (rows, 1))
+    if spoilt < given.size:
+        given[spoilt // len(row), spoilt % len(row)] += 1
+    left, right = given.copy(), given.copy()
+    count = gather_alike(left)
+    assert count == plain.gather_alike(right)
+    assert left.tolist() == right.tolist()
+    if count >= 0:
+        assert left[0, :count].tolist() == [number for number in given[0].tolist() if number]
+    else:
+        assert left.tolist() == given.tolist()
+
+
+places = st.lists(st.integers(-1, 5), max_size=4)
+
+
+@given(places, places)
+def test_both_forms_mark_the_same_places(rows: list[int], columns: list[int]) -> None:
+    for mark, plainly in ((mark_all, plain.mark_all), (mark_each, plain.mark_each)):
+        left, right = np.zeros((3, 5), np.int32), np.zeros((3, 5), np.int32)
+        told: list[object] = []
+        for form, marks in ((mark, left), (plainly, right)):
+            try:
+                form(marks, int_array(rows), int_array(columns), 7)
+            except IndexError as error:
+                told.append(type(error))
+        assert told in ([], [IndexError] * 2)
+        assert left.tolist() == right.tolist()
+
+
+def test_marks_of_all_and_of_each() -> None:
+    rows, columns = int_array([0, 2]), int_array([1, 3])
+    marks = np.zeros((3, 4), np.int32)
+    mark_all(marks, rows, columns, 5)
+    assert marks.tolist() == [[0, 5, 0, 5], [0, 0, 0, 0], [0, 5, 0, 5]]
+    mark_each(marks, rows, columns, 9)
+    assert marks.tolist() == [[0, 9, 0, 5], [0, 0, 0, 0], [0, 5, 0, 9]]
 
 
 def test_scenarios_play_the_same_in_the_plain_form() -> None:

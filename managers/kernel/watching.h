@@ -1,0 +1,110 @@
+/* What observers are told, in short: numbers as stretches, and rows that say the same as one. And what they note. */
+
+#include "arrays.h"
+
+static int add_stretch(PyObject *found, int32_t run, int32_t first, int32_t last)
+{
+    PyObject *stretch = Py_BuildValue("(iii)", run, first, last);
+    int failed = !stretch || PyList_Append(found, stretch) < 0;
+    Py_XDECREF(stretch);
+    return failed ? -1 : 0;
+}
+
+static PyObject *find_stretches(Ints *run_of, Ints *numbers)
+{
+    PyObject *found = PyList_New(0);
+    int32_t first = 0, last = 0, step = 0;
+    for (Py_ssize_t j = 0; found && j < numbers->columns; j++) {
+        int32_t number = AT(numbers, 0, j);
+        if (number < 0 || number >= run_of->columns) {
+            PyErr_Format(PyExc_IndexError, "number %d is not of %zd", number, run_of->columns);
+            Py_CLEAR(found);
+        } else if (j && AT(run_of, 0, number) == AT(run_of, 0, last) &&
+                   (step ? number - last == step : number - last == 1 || number - last == -1)) {
+            step = number - last;
+            last = number;
+        } else {
+            if (j && add_stretch(found, AT(run_of, 0, last), first, last) < 0)
+                Py_CLEAR(found);
+            first = last = number;
+            step = 0;
+        }
+    }
+    if (found && numbers->columns && add_stretch(found, AT(run_of, 0, last), first, last) < 0)
+        Py_CLEAR(found);
+    return found;
+}
+
+static PyObject *stretches(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Arguments a;
+    if (open_arguments(args, count, "rr", &a) < 0)
+        return NULL;
+    PyObject *found = find_stretches(&a.ints[0], &a.ints[1]);
+    close_arguments(&a);
+    return found;
+}
+
+static PyObject *gather_alike(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Arguments a;
+    Py_ssize_t kept = 0;
+    if (open_arguments(args, count, "w", &a) < 0)
+        return NULL;
+    Ints *rows = &a.ints[0];
+    int alike = is_given(rows), given = alike;
+    for (Py_ssize_t i = 1; alike && i < rows->rows; i++)
+        for (Py_ssize_t j = 0; alike && j < rows->columns; j++)
+            alike = AT(rows, i, j) == AT(rows, 0, j);
+    for (Py_ssize_t j = 0; alike && j < rows->columns; j++)
+        if (AT(rows, 0, j))
+            AT(rows, 0, kept++) = AT(rows, 0, j);
+    close_arguments(&a);
+    return given ? PyLong_FromSsize_t(alike ? kept : -1) : NULL;
+}
+
+static int are_places(Ints *places, Py_ssize_t limit, const char *what)
+{
+    for (Py_ssize_t j = 0; j < places->columns; j++)
+        if (AT(places, 0, j) < 0 || AT(places, 0, j) >= limit) {
+            PyErr_Format(PyExc_IndexError, "%s %d is not of %zd", what, AT(places, 0, j), limit);
+            return 0;
+        }
+    return 1;
+}
+
+static int can_mark(Ints *marks, Ints *rows, Ints *columns)
+{
+    return is_given(marks) && are_places(rows, marks->rows, "row") && are_places(columns, marks->columns, "column");
+}
+
+static PyObject *mark_all(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Arguments a;
+    if (open_arguments(args, count, "wrrn", &a) < 0)
+        return NULL;
+    Ints *marks = &a.ints[0], *rows = &a.ints[1], *columns = &a.ints[2];
+    int ok = can_mark(marks, rows, columns);
+    for (Py_ssize_t i = 0; ok && i < rows->columns; i++)
+        for (Py_ssize_t j = 0; j < columns->columns; j++)
+            AT(marks, AT(rows, 0, i), AT(columns, 0, j)) = (int32_t)a.numbers[0];
+    close_arguments(&a);
+    return ok ? Py_NewRef(Py_None) : NULL;
+}
+
+static PyObject *mark_each(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Arguments a;
+    if (open_arguments(args, count, "wrrn", &a) < 0)
+        return NULL;
+    Ints *marks = &a.ints[0], *rows = &a.ints[1], *columns = &a.ints[2];
+    int ok = can_mark(marks, rows, columns);
+    if (ok && rows->columns != columns->columns) {
+        PyErr_Format(PyExc_IndexError, "%zd columns need as many rows, found %zd", columns->columns, rows->columns);
+        ok = 0;
+    }
+    for (Py_ssize_t j = 0; ok && j < columns->columns; j++)
+        AT(marks, AT(rows, 0, j), AT(columns, 0, j)) = (int32_t)a.numbers[0];
+    close_arguments(&a);
+    return ok ? Py_NewRef(Py_None) : NULL;
+}

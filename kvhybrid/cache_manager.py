@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
 from mypy_extensions import mypyc_attr
 
@@ -121,7 +120,7 @@ class KVCacheManager:
             return ComputedBlocks(self.empty_hit, 0, 0)
         hit = self.coordinator.find_longest_cache_hit(request, request.num_tokens - 1)
         if self.coordinator.ledger is not None:
-            hit = replace(hit, causes=self.coordinator.miss_causes(request, hit))
+            hit.causes = self.coordinator.miss_causes(request, hit)
         return ComputedBlocks(hit, hit.num_tokens, hit.junction)
 
     def allocate_slots(
@@ -208,7 +207,7 @@ class KVCacheManager:
         if watermark or reserved_blocks or full_sequence_must_fit:
             full = min(request.num_tokens, self.max_model_len) if full_sequence_must_fit else 0
             headroom = Headroom(watermark, reserved_blocks, full)
-        before = StepMark.of(self.coordinator, held)
+        before = StepMark(self.coordinator, held)
         try:
             return self._allocate(request, held, new_computed_blocks, step, headroom, delay_cache_blocks)
         except StaleHitError:
@@ -287,7 +286,7 @@ class KVCacheManager:
         if self.recorder is not None:
             self.recorder.cache_blocks(request, num_computed_tokens)
         elif held := self.coordinator.tables.get(request.request_id):
-            before = StepMark.of(self.coordinator, held)
+            before = StepMark(self.coordinator, held)
             try:
                 self._key(held, request, num_computed_tokens)
             except Exception as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 from mypy_extensions import mypyc_attr
@@ -37,19 +37,22 @@ class GroupRules:
     retention: Retention
 
 
-class Growth(NamedTuple):
+class Growth:
     """The table entries that a step must fill; pure arithmetic, nothing is taken yet."""
 
-    loaded: Entries
-    """Entries for tokens that come from outside."""
-    loaded_length: int
-    """Length of the table once those are there."""
-    fresh: Entries
-    """Entries for the tokens that the step computes, and its look-ahead."""
-    length: int
-    """Length of the table after the step."""
-    copies: int
-    """Blocks for a private copy of a partly filled block: 0 or 1."""
+    __slots__ = ("copies", "fresh", "length", "loaded", "loaded_length")
+
+    def __init__(self, loaded: Entries, loaded_length: int, fresh: Entries, length: int, copies: int) -> None:
+        self.loaded = loaded
+        """Entries for tokens that come from outside."""
+        self.loaded_length = loaded_length
+        """Length of the table once those are there."""
+        self.fresh = fresh
+        """Entries for the tokens that the step computes, and its look-ahead."""
+        self.length = length
+        """Length of the table after the step."""
+        self.copies = copies
+        """Blocks for a private copy of a partly filled block: 0 or 1."""
 
     @property
     def blocks(self) -> int:

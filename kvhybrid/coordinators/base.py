@@ -182,9 +182,8 @@ class KVCacheCoordinator:
 
     def new_tables(self, owner: Request) -> RequestTables:
         """Empty tables for ``owner``."""
-        tables = [BlockTable(len(manager.groups)) for manager in self.managers]
         owner.path = owner.path or PrefixPath()
-        return RequestTables(owner, tables, tuple(zip(self.managers, tables, strict=True)), owner.path)
+        return RequestTables(owner, self.managers, owner.path)
 
     def free_dead(self, held: RequestTables, settled: int) -> None:
         """Give back the blocks that nothing reads from ``settled`` tokens on."""
@@ -226,7 +225,7 @@ class KVCacheCoordinator:
             adopted = hits[c].shape[1] if hits else 0
             growth = manager.growth(tables[c], adopted, step.total, step.main, step.slots, step.loads)
             if adopted and step.hit_tokens % manager.block_size and hits and hits[c][0, -1]:
-                growth = growth._replace(copies=1)
+                growth.copies = 1
             found.append(growth)
         return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,20 +13,18 @@ from kvhybrid.managers.block_pool import BlockPool
 from kvhybrid.managers.table import TableMark
 
 
-class StepMark(NamedTuple):
+class StepMark:
     """Where a request's tables and the pending copies stood before a step."""
 
-    tables: list[TableMark] | None
-    """None for a request that held nothing."""
-    copies: list[int]
-    """Per manager, how many copies were pending in each of its groups."""
+    __slots__ = ("copies", "tables")
 
-    @classmethod
-    def of(cls, coordinator: KVCacheCoordinator, held: RequestTables | None) -> StepMark:
+    def __init__(self, coordinator: KVCacheCoordinator, held: RequestTables | None) -> None:
         for taken in coordinator.taken:
             taken.clear()
-        tables = [table.mark() for table in held.tables] if held else None
-        return cls(tables, [len(manager.pending_copies[0]) for manager in coordinator.managers])
+        self.tables: list[TableMark] | None = [table.mark() for table in held.tables] if held else None
+        """None for a request that held nothing."""
+        self.copies = [len(manager.pending_copies[0]) for manager in coordinator.managers]
+        """Per manager, how many copies were pending in each of its groups."""
 
     def go_back(self, coordinator: KVCacheCoordinator, request_id: str) -> None:
         """Undo the step: old tables, no keys for what was not computed, references counted anew."""

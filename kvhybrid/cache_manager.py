@@ -82,7 +82,8 @@ class KVCacheManager:
             eviction=eviction,
         )
         self.block_pool: BlockPool = self.coordinator.pool
-        self.hasher = PrefixHasher(config.hash_unit) if enable_caching else None
+        self.hash_unit = config.hash_unit
+        self.hasher = PrefixHasher(self.hash_unit) if enable_caching else None
         self.empty_hit = self.coordinator.nothing
         self.no_blocks = KVCacheBlocks(self.empty_hit.ids)
         self.counters = CacheCounters(len(config.groups))
@@ -110,7 +111,7 @@ class KVCacheManager:
         """
         if self.recorder is not None:
             return self.recorder.get_computed_blocks(request)
-        unit = self.config.hash_unit
+        unit = self.hash_unit
         if self.enable_caching and request.hash_unit not in (None, unit):
             raise ValueError(
                 f"request {request.request_id!r} has a key for every {request.hash_unit} tokens, this cache for "
@@ -273,7 +274,7 @@ class KVCacheManager:
         if keyed:
             if keyed >= held.keys_from:
                 self._key(held, request, keyed)
-                held.keys_from = keyed - keyed % self.config.hash_unit + self.config.hash_unit
+                held.keys_from = keyed - keyed % self.hash_unit + self.hash_unit
             if step.main >= request.num_prompt_tokens:
                 held.quiet_until = self.coordinator.quiet_until(held, keyed, step.main)
 

@@ -230,15 +230,17 @@ class SingleTypeKVCacheManager:
         this call added for the step's tokens; the copy comes first where it took the place of an adopted block.
         """
         table.resize(growth.length)
-        ids = table.ids[rows]
+        added = table.ids[rows, growth.loaded_length : growth.length]
         if len(growth.loaded):
-            ids[:, columns(growth.loaded)] = loaded
+            table.ids[rows, columns(growth.loaded)] = loaded
         replaced: IntArray | None = None
         if growth.copies:
             replaced = self._make_private(table, rows, fresh[:, 0], hit_tokens)
             fresh = fresh[:, 1:]
-        ids[:, columns(growth.fresh)] = fresh
-        added = ids[:, growth.loaded_length : growth.length]
+        if len(growth.fresh) == growth.length - growth.loaded_length:
+            added[:] = fresh
+        else:
+            table.ids[rows, columns(growth.fresh)] = fresh
         return added if replaced is None else np.concatenate((replaced[:, None], added), axis=1)
 
     def _make_private(self, table: BlockTable, rows: slice, copies: IntArray, hit_tokens: int) -> IntArray | None:
@@ -320,13 +322,13 @@ class SingleTypeKVCacheManager:
         table.keyed = full
         if self.keeps_all and not self.spec.state:
             numbers = path[(start + 1) * per_block - 1 : full * per_block : per_block]
-            self._key_columns(table, range(start, full), numbers)
+            self._key_blocks(table, table.ids[:, start:full], numbers)
             return
         entries = self._keyable(table, start, full)
         if len(entries) and not self.keeps_all:
             entries = entries[self._worth_keeping(entries, request)]
         if len(entries):
-            self._key_columns(table, entries, path[(entries + 1) * per_block - 1])
+            self._key_blocks(table, table.ids[:, entries], path[(entries + 1) * per_block - 1])
 
     def _keyable(self, table: BlockTable, start: int, full: int) -> IntArray:
         """The entries in ``[start, full)`` that hold what a key would promise: a state does where a step ended."""
@@ -336,9 +338,8 @@ class SingleTypeKVCacheManager:
             entries = entries[np.isin((entries + 1) * self.block_size, table.ends)]
         return entries
 
-    def _key_columns(self, table: BlockTable, entries: Entries, numbers: IntArray) -> None:
-        """Key the blocks of ``entries``, null entries left out, under ``numbers``."""
-        ids = table.ids[:, columns(entries)]
+    def _key_blocks(self, table: BlockTable, ids: IntArray, numbers: IntArray) -> None:
+        """Key ``ids``, some columns of ``table``, under ``numbers``; null entries are left out."""
         if self.spec.state:
             self.pool.drop_keys(ids.ravel())
         self.pool.register_rows(self.group_ids, ids, numbers)

@@ -57,6 +57,11 @@ class BlockPool(BlockKeys):
     def take_rows(self, shares: Sequence[tuple[IntArray, int]]) -> list[IntArray]:
         """As `take`, for all ``shares`` at once: each names its groups and how many blocks every one of them gets,
         and comes back as an array with a row per group."""
+        if len(shares) == 1:
+            groups, count = shares[0]
+            ids = self._draw(len(groups) * count).reshape(len(groups), count)
+            self._hand_out(groups, ids)
+            return [ids]
         total = 0
         for groups, count in shares:
             total += len(groups) * count

@@ -52,7 +52,7 @@ class MambaManager(SuffixManager):
             for entry in self._ends(table, start, full):
                 if self.keeps_all or self._worth_keeping(np.array([entry]), request)[0]:
                     unit = (entry + 1) * self.units_per_block - 1
-                    self._key_columns(table, range(entry, entry + 1), path[unit : unit + 1])
+                    self._key_blocks(table, table.ids[:, entry : entry + 1], path[unit : unit + 1])
         if self.rules.sub_block_hits:
             self._register_tail(table, path, num_tokens, request)
 
@@ -78,7 +78,7 @@ class MambaManager(SuffixManager):
         entry = (num_tokens - 1) // self.block_size
         if not table.ids[0, entry] or self.pool.number_of[table.ids[0, entry]] == path[usable - 1]:
             return
-        self._key_columns(table, range(entry, entry + 1), path[usable - 1 : usable])
+        self._key_blocks(table, table.ids[:, entry : entry + 1], path[usable - 1 : usable])
         if num_tokens % self.block_size:
             table.tail_to_copy = entry
             table.keyed = entry

@@ -279,7 +279,8 @@ class KVCacheCoordinator:
         added: list[IntArray] = []
         for b, (c, rows) in enumerate(self.batches):
             growth, table = growths[c], held.tables[c]
-            added.extend(self.managers[c].extend(table, rows, growth, loaded[b], fresh[b], step.hit_tokens))
+            new = self.managers[c].extend(table, rows, growth, loaded[b], fresh[b], step.hit_tokens)
+            added += [new[i] for i in range(len(new))]  # numpy's iterators are slow to end
         self.settle(held, step)
         return KVCacheBlocks(tuple(added))
 
@@ -290,7 +291,10 @@ class KVCacheCoordinator:
 
     def quiet_until(self, held: RequestTables, keyed: int, main: int) -> int:
         """How far the request may grow, token by token, before any of its groups has work to do."""
-        return min([manager.quiet_until(table, keyed, main) for manager, table in held.pairs])
+        longest = self.max_model_len
+        for manager, table in held.pairs:
+            longest = min(longest, manager.quiet_until(table, keyed, main))
+        return longest
 
     def _take(self, counts: list[int]) -> list[IntArray]:
         """For every batch its blocks, a row per group, ``counts`` of them by manager; each pool gives all of its

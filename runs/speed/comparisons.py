@@ -69,12 +69,12 @@ COMPARISONS = (
     Comparison("scheduler, whole trace, Gemma-3-27B", ("scheduler:gemma3/request",), 12),
     Comparison("memory per block of an empty pool, Gemma-3-27B", ("memory/resident",), 10),
     Comparison("memory per block once every page is written to", ("memory/promised",)),
-    Comparison("SGLang's radix tree in Python, trace", ("a:llama/all",), 6, peer="sglang"),
-    Comparison("SGLang's compiled core, trace", ("a:llama/all",), 1, 2, peer="sglang core"),
+    Comparison("SGLang's radix tree in Python, prompts of the trace", ("a:prompts/all",), 6, peer="sglang"),
+    Comparison("SGLang's compiled core, prompts of the trace", ("a:prompts/all",), 1, 2, peer="sglang core"),
     Comparison(
         "SGLang's compiled core, our hashing counted",
-        ("a:llama/all", "a:hashing/hash"),
+        ("a:prompts/all", "a:hashing/hash"),
         peer="sglang core",
-        peer_parts=("a:llama/all",),
+        peer_parts=("a:prompts/all",),
     ),
 )

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 
 from runs.speed.catalogue import POOLS, WORKS
 from runs.speed.comparisons import COMPARISONS
-from runs.speed.works import Size
+from runs.speed.works import MODELS, Size
 
 WHOLE_TRACE = 12_031
 """Requests of the conversation trace."""
+COMPARED = tuple(f"a:{model}" for model in MODELS)
+"""The works whose evictions are compared."""
 LARGEST_PEER_POOL = 1_000_000
 """Blocks. vLLM keeps an object for each, which takes gigabytes beyond this."""
 
@@ -70,7 +72,7 @@ def _plan(size: Size, rounds: int, scheduled: int, pools: Sequence[int]) -> Plan
         if work.startswith("scheduler"):
             mine = replace(size, requests=scheduled, parts=rounds)
         steps.append(Step(work, mine, rounds, _sides(work, wanted)))
-        if work.startswith("a:") and work != "a:hashing":
+        if work in COMPARED:
             # Once, to compare evictions: counting them takes vLLM's events, which would cost it time above.
             steps.append(Step(work, size, 1, ("ours", "vllm, events"), counts=False))
     return Plan(tuple(steps), (size.requests, scheduled))
@@ -80,4 +82,5 @@ def _sides(work: str, wanted: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     if work.startswith("e:"):
         large = work.startswith("e:pool:") and int(work.split(":")[-1]) > LARGEST_PEER_POOL
         return ("ours",) if large else ("ours", "vllm")
-    return tuple(dict.fromkeys(["ours", *(side for side, used in wanted if used == work)]))
+    used = dict.fromkeys(side for side, of in wanted if of == work)
+    return tuple(sorted(used, key=lambda side: not side.startswith("ours")))

@@ -56,8 +56,8 @@ class Radix(Side):
         return f"sglang {version('sglang')}"
 
     def open(self, work: str, size: Size) -> Iterator[Run]:
-        if work != "a:llama":
-            raise ValueError(f"{work}: a radix cache has one full group; accepted: a:llama")
+        if work != "a:prompts":
+            raise ValueError(f"{work}: a radix cache has prompts of one full group; accepted: a:prompts")
         trace = read_trace(size.trace, size.requests)
         prompts = [array("q", prompt.tokens()) for prompt in trace]
         while True:

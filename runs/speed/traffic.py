@@ -38,6 +38,21 @@ def traffic(side: ManagerSide, model: str, size: Size) -> Iterator[Run]:
         yield Run({"all": seconds}, {"all": sum(len(p.keys) for p in prompts)}, server.decisions, evictions)
 
 
+def prompts_alone(side: ManagerSide, size: Size) -> Iterator[Run]:
+    """One full group and what SGLang's trees do: prompts with room for their output, and no decode steps."""
+    prompts = read_trace(size.trace, size.requests)
+    while True:
+        cache = side.cache(MODELS["llama"], size.blocks)
+        requests = [side.request(p.request_id, p.num_tokens, p.keys) for p in prompts]
+        server = Server(side, cache, size, chunked=False)
+        settle_heap()
+        began = process_time()
+        for prompt, request in zip(prompts, requests, strict=True):
+            server.serve_prompt(prompt, request)
+        seconds = process_time() - began
+        yield Run({"all": seconds}, {"all": sum(len(p.keys) for p in prompts)}, server.decisions)
+
+
 class Server:
     """Serves one request after another from ``cache``."""
 
@@ -75,6 +90,20 @@ class Server:
             cache.free(self._live.popleft())
         if self._after is not None:
             self._after()
+
+    def serve_prompt(self, prompt: Prompt, request: Any) -> None:
+        cache, length, room = self.cache, prompt.num_tokens, self._size.decode_steps
+        self._refusals = 0
+        cache.new_step_starts()
+        while True:
+            blocks, hit, junction = cache.get_computed_blocks(request)
+            if cache.allocate_slots(request, length - hit, hit, blocks, num_lookahead_tokens=room) is not None:
+                break
+            self._make_room()
+        self.decisions.append((hit, junction, self._refusals))
+        self._live.append(request)
+        if len(self._live) > self._size.live:
+            cache.free(self._live.popleft())
 
     def _decode(self, prompt: Prompt, request: Any) -> None:
         allocate, keys = self.cache.allocate_slots, request.block_hashes

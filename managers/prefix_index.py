@@ -205,7 +205,8 @@ class PrefixIndex:
             if path.index is self and path.generation == current:
                 needed[path.numbers] = True
                 path.generation = self._generation
-        last_needed = np.maximum.accumulate(np.where(needed, np.arange(len(needed)), -1))
+        numbers = np.arange(len(needed), dtype=np.int32)
+        last_needed = np.maximum.accumulate(np.where(needed, numbers, np.int32(-1)))
         # A run may lose its children on the way, so each is asked when its turn comes.
         freed = [self._trim(run, last_needed) for run in self._leaves_first() if not run.children]
         self._runs = [run for run in self._runs if run.keys or run is self._root]

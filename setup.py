@@ -5,6 +5,7 @@ import which form runs.
 """
 
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import source_hash
 from pathlib import Path
 
@@ -43,8 +44,9 @@ MODULES = {
 
 
 def manifest() -> str:
-    """A line for every compiled module: its name, and the hash of the source that it was compiled from."""
-    return "".join(f"{name} {source_hash(Path(path).read_bytes()).hex()}\n" for name, path in MODULES.items())
+    """What ``kvhybrid/compiled.py`` reads."""
+    digests = [f"{name} {source_hash(Path(path).read_bytes()).hex()}" for name, path in MODULES.items()]
+    return "\n".join([EXTENSION_SUFFIXES[0], *digests])
 
 
 def compiled() -> list[Extension]:
@@ -76,5 +78,6 @@ class BuildCompiled(build_ext):
             place.write_text(manifest())
 
 
+# Other commands, such as those that ask for the metadata, need not wait for mypyc.
 BUILDS = {"bdist_wheel", "build", "build_ext", "editable_wheel", "install"}
 setup(ext_modules=compiled() if BUILDS & {*sys.argv} else [], cmdclass={"build_ext": BuildCompiled})

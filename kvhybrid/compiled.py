@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from importlib.util import source_hash, spec_from_file_location
 from types import ModuleType
 
 HERE = os.path.dirname(__file__)
 MANIFEST = os.path.join(HERE, "compiled.txt")
+"""A line for the compiled files' suffix, which names the Python that they are for, and one for every module: its
+name, and the hash of the source that it was compiled from."""
 
 
 def _source_of(name: str) -> str:
@@ -23,11 +25,13 @@ def _source_of(name: str) -> str:
 
 
 def _is_current() -> bool:
-    """Whether what was compiled was compiled from the sources that are here."""
+    """Whether this Python can run what was compiled, and the sources here are those that it was compiled from."""
     try:
         with open(MANIFEST) as file:
-            compiled = [line.split() for line in file]
-        for name, digest in compiled:
+            suffix, *modules = file.read().splitlines()
+        if suffix != EXTENSION_SUFFIXES[0]:
+            return False
+        for name, digest in map(str.split, modules):
             with open(_source_of(name), "rb") as source:
                 if source_hash(source.read()).hex() != digest:
                     return False

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from kvhybrid.managers.arrays import EMPTY, IntArray
-from kvhybrid.managers.kernel import stretches
+from kvhybrid.managers.kernel import put_keys, stretches
 from kvhybrid.managers.number_spans import NumberSpans
 
 GROWTH = 8
@@ -50,12 +50,12 @@ class PrefixPath:
 class Run:
     """Keys that follow each other without a branch, under consecutive numbers from ``base`` on."""
 
-    __slots__ = ("base", "children", "keys", "parent", "room", "units_before")
+    __slots__ = ("base", "children", "length", "parent", "room", "units_before")
 
-    def __init__(self, base: int, keys: list[bytes], parent: Run | None, at: int = -1) -> None:
+    def __init__(self, base: int, length: int, parent: Run | None, at: int = -1) -> None:
         """``at`` is the number of the parent's keys before it: all of them, where not given."""
         self.base = base
-        self.keys = keys
+        self.length = length
         self.parent = parent
         self.children: dict[bytes, Run] = {}
         self.room = 0
@@ -63,7 +63,7 @@ class Run:
         self.units_before: int = 0
         """Units of the prefix that the run goes on from."""
         if parent is not None:
-            self.units_before = parent.units_before + (len(parent.keys) if at < 0 else at)
+            self.units_before = parent.units_before + (parent.length if at < 0 else at)
 
 
 class PrefixIndex:
@@ -76,8 +76,11 @@ class PrefixIndex:
     """
 
     def __init__(self, room: int) -> None:
-        self._root = Run(0, [], None)
+        self._root = Run(0, 0, None)
         self._runs: list[Run] = [self._root]
+        self._keys: list[bytes] = [b""]
+        """By number, its key. One list for all, which a garbage collector that looks for young objects passes by.
+        A number that stands for nothing keeps its last key until it is given again."""
         self._run_of = np.zeros(1, np.int32)
         """For every number, its place in ``_runs``."""
         self._numbers = NumberSpans()
@@ -90,8 +93,7 @@ class PrefixIndex:
         return self._numbers.end
 
     def key(self, number: int) -> bytes:
-        run = self._runs[int(self._run_of[number])]
-        return run.keys[number - run.base]
+        return self._keys[number]
 
     def units(self, number: int) -> int:
         """How many units the prefix behind ``number`` has."""
@@ -101,12 +103,8 @@ class PrefixIndex:
     def keys_of(self, numbers: IntArray) -> list[bytes]:
         """The key of each of ``numbers``."""
         keys: list[bytes] = []
-        for place, first, last in stretches(self._run_of, numbers):
-            run = self._runs[place]
-            if first <= last:
-                keys += run.keys[first - run.base : last - run.base + 1]
-            else:
-                keys += run.keys[last - run.base : first - run.base + 1][::-1]
+        for _, first, last in stretches(self._run_of, numbers):
+            keys += self._keys[first : last + 1] if first <= last else self._keys[last : first + 1][::-1]
         return keys
 
     def units_of(self, numbers: IntArray) -> IntArray:
@@ -142,37 +140,55 @@ class PrefixIndex:
             run = self._runs[self._run_of[last]]
             at = last - run.base + 1
         while pos < len(keys):
-            if at == len(run.keys):
+            if at == run.length:
                 child = run.children.get(keys[pos])
                 if child is None:
                     self._append(run, path, keys, grows)
                     return
                 run, at = child, 0
-            matched = _common(run.keys, at, keys, pos)
+            matched = self._common(run, at, keys, pos)
             path.append(run.base + at, matched)
             pos, at = pos + matched, at + matched
             grows = False
-            if pos < len(keys) and at < len(run.keys):
+            if pos < len(keys) and at < run.length:
                 self._split(run, at)
+
+    def _common(self, run: Run, at: int, keys: list[bytes], pos: int) -> int:
+        """How many of ``run``'s keys from ``at`` on equal ``keys[pos:]``: where one does, all before it do."""
+        limit, known, first = min(run.length - at, len(keys) - pos), self._keys, run.base + at
+        if not limit or known[first + limit - 1] == keys[pos + limit - 1]:
+            return limit
+        low, high = 0, limit - 1
+        while low < high:
+            middle = (low + high) // 2
+            if known[first + middle] == keys[pos + middle]:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def _append(self, run: Run, path: PrefixPath, keys: list[bytes], grows: bool) -> None:
         """Number the rest of ``keys``, which comes after the last key of ``run`` and is new there."""
         pos = len(path.numbers)
         self._given_since_sweep += len(keys) - pos
         if run.room and not run.children:
-            fits = min(run.room, len(keys) - pos)
-            path.append(run.base + len(run.keys), fits)
-            run.keys += keys[pos : pos + fits]
+            fits, first = min(run.room, len(keys) - pos), run.base + run.length
+            path.append(first, fits)
+            put_keys(self._keys, first, keys, pos, pos + fits)
+            run.length += fits
             run.room -= fits
             pos += fits
         if pos < len(keys):
-            rest = keys[pos:]
-            child = Run(self._numbers.take(len(rest) + (GROWTH if grows else 0)), rest, run)
-            child.room = GROWTH if grows else 0
-            run.children[rest[0]] = child
+            count, room = len(keys) - pos, GROWTH if grows else 0
+            child = Run(self._numbers.take(count + room), count, run)
+            child.room = room
+            run.children[keys[pos]] = child
             self._runs.append(child)
             self._place(child, len(self._runs) - 1)
-            path.append(child.base, len(rest))
+            if child.base > len(self._keys):  # there is room for the run before it
+                self._keys += [b""] * (child.base - len(self._keys))
+            put_keys(self._keys, child.base, keys, pos, len(keys))
+            path.append(child.base, count)
 
     def _place(self, run: Run, place: int) -> None:
         """Note that the numbers of ``run``, and those that it may grow into, lie in ``_runs[place]``."""
@@ -180,15 +196,15 @@ class PrefixIndex:
             grown = np.zeros(max(2 * len(self._run_of), self._numbers.end), np.int32)
             grown[: len(self._run_of)] = self._run_of
             self._run_of = grown
-        self._run_of[run.base : run.base + len(run.keys) + run.room] = place
+        self._run_of[run.base : run.base + run.length + run.room] = place
 
     def _split(self, run: Run, at: int) -> None:
         """Cut ``run`` before its key ``at``, so that it can branch there. Numbers stay what they are."""
-        tail = Run(run.base + at, run.keys[at:], run, at)
+        tail = Run(run.base + at, run.length - at, run, at)
         tail.children, tail.room = run.children, run.room
         for child in tail.children.values():
             child.parent = tail
-        run.keys, run.children, run.room = run.keys[:at], {tail.keys[0]: tail}, 0
+        run.length, run.children, run.room = at, {self._keys[tail.base]: tail}, 0
         self._runs.append(tail)
         self._place(tail, len(self._runs) - 1)
 
@@ -209,7 +225,7 @@ class PrefixIndex:
         last_needed = np.maximum.accumulate(np.where(needed, numbers, np.int32(-1)))
         # A run may lose its children on the way, so each is asked when its turn comes.
         freed = [self._trim(run, last_needed) for run in self._leaves_first() if not run.children]
-        self._runs = [run for run in self._runs if run.keys or run is self._root]
+        self._runs = [run for run in self._runs if run.length or run is self._root]
         for place, run in enumerate(self._runs):
             self._place(run, place)
         self._given_since_sweep = 0
@@ -228,27 +244,12 @@ class PrefixIndex:
 
         ``last_needed[n]`` is the highest needed number that is at most ``n``.
         """
-        end = run.base + len(run.keys)
+        end = run.base + run.length
         first = max(int(last_needed[end - 1]) + 1, run.base)
         kept = first - run.base
         self._numbers.give_back(first, end + run.room)
         run.room = 0
         if not kept and run.parent is not None:
-            del run.parent.children[run.keys[0]]
-        del run.keys[kept:]
+            del run.parent.children[self._keys[run.base]]
+        run.length = kept
         return np.arange(first, end, dtype=np.int32)
-
-
-def _common(run: list[bytes], at: int, keys: list[bytes], pos: int) -> int:
-    """How many keys from ``run[at]`` and ``keys[pos]`` on are equal: where one is, all before it are."""
-    limit = min(len(run) - at, len(keys) - pos)
-    if not limit or run[at + limit - 1] == keys[pos + limit - 1]:
-        return limit
-    low, high = 0, limit - 1
-    while low < high:
-        middle = (low + high) // 2
-        if run[at + middle] == keys[pos + middle]:
-            low = middle + 1
-        else:
-            high = middle
-    return low

@@ -12,7 +12,7 @@ from kvhybrid.managers.kernel import plain
 
 BlockArrays: type[plain.BlockArrays] = plain.BlockArrays
 extend_keys, stretches, gather_alike = plain.extend_keys, plain.stretches, plain.gather_alike
-mark_all, mark_each = plain.mark_all, plain.mark_each
+mark_all, mark_each, put_keys = plain.mark_all, plain.mark_each, plain.put_keys
 if os.environ.get("KVHYBRID_KERNEL") != "plain":
     with suppress(ImportError):  # there may have been no compiler at installation
         from kvhybrid.managers.kernel._native import (
@@ -21,10 +21,20 @@ if os.environ.get("KVHYBRID_KERNEL") != "plain":
             gather_alike,
             mark_all,
             mark_each,
+            put_keys,
             stretches,
         )
 
 is_native = BlockArrays is not plain.BlockArrays
 """Whether the native form runs."""
 
-__all__ = ["BlockArrays", "extend_keys", "gather_alike", "is_native", "mark_all", "mark_each", "stretches"]
+__all__ = [
+    "BlockArrays",
+    "extend_keys",
+    "gather_alike",
+    "is_native",
+    "mark_all",
+    "mark_each",
+    "put_keys",
+    "stretches",
+]

@@ -109,6 +109,18 @@ static int let_go(BlockArrays *self, Ints *ids, Ints *stack, Py_ssize_t *height,
     return 0;
 }
 
+/* These have been freed by the release of this number, and keep their keys. */
+static void note_release(BlockArrays *self, Ints *cached, Py_ssize_t count, int64_t number)
+{
+    for (Py_ssize_t j = 0, end; j < count; j = end) {
+        int32_t group = BLOCK(self, AT(cached, 0, j)).group;
+        for (end = j; end < count && BLOCK(self, AT(cached, 0, end)).group == group; end++)
+            BLOCK(self, AT(cached, 0, end)).release = number;
+        tally(self, LIVE, group, (int)(j - end));
+        tally(self, REUSABLE, group, (int)(end - j));
+    }
+}
+
 static PyObject *release(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
@@ -125,12 +137,8 @@ static PyObject *release(BlockArrays *self, PyObject *const *args, Py_ssize_t co
     }
     if (ok && let_go(self, ids, stack, &height, cached, &num_cached) < 0)
         height = -1;
-    for (Py_ssize_t j = 0; ok && height >= 0 && j < num_cached; j++) {
-        int32_t group = BLOCK(self, AT(cached, 0, j)).group;
-        tally(self, LIVE, group, -1);
-        tally(self, REUSABLE, group, 1);
-        BLOCK(self, AT(cached, 0, j)).release = a.numbers[1];
-    }
+    if (ok && height >= 0)
+        note_release(self, cached, num_cached, a.numbers[1]);
     for (Py_ssize_t j = before; ok && j < height; j++) {
         tally(self, LIVE, BLOCK(self, AT(stack, 0, j)).group, -1);
     }

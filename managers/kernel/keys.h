@@ -32,12 +32,15 @@ static int leave_line(BlockArrays *self, int32_t group, int32_t number, int32_t 
 
 static int can_register(BlockArrays *self, Ints *groups, Ints *ids, Ints *numbers)
 {
-    for (Py_ssize_t i = 0; i < ids->rows; i++)
+    const Block *blocks = &BLOCK(self, 0);
+    for (Py_ssize_t i = 0; i < ids->rows; i++) {
+        const int32_t *firsts = &INDEX(self, AT(groups, 0, i), 0);
         for (Py_ssize_t j = 0; j < ids->columns; j++) {
             int32_t b = AT(ids, i, j), number = number_at(self, numbers, j);
-            if (b && (BLOCK(self, b).number || !number || BLOCK(self, INDEX(self, AT(groups, 0, i), number)).tangled))
+            if (b && (blocks[b].number || !number || (firsts[number] && blocks[firsts[number]].tangled)))
                 return 0;
         }
+    }
     return 1;
 }
 
@@ -53,19 +56,29 @@ static void belong_to(BlockArrays *self, int32_t b, int32_t group)
     BLOCK(self, b).group = group;
 }
 
-/* Returns whether the key is new. */
-static int give_key(BlockArrays *self, int32_t b, int32_t group, int32_t number)
+/* Key a row of blocks, all of which can be registered. */
+static void give_keys(BlockArrays *self, int32_t group, Ints *ids, Py_ssize_t i, Ints *numbers, Ints *stored)
 {
-    int32_t first = INDEX(self, group, number);
-    belong_to(self, b, group);
-    BLOCK(self, b).number = number;
-    COUNT(self, CACHED, group)++;
-    COUNT(self, REUSABLE, group) += !BLOCK(self, b).refs;
-    if (first)
-        join_line(self, first, b);
-    else
-        INDEX(self, group, number) = b;
-    return !first;
+    Block *blocks = &BLOCK(self, 0);
+    int32_t *firsts = &INDEX(self, group, 0);
+    int64_t cached = 0, reusable = 0;
+    for (Py_ssize_t j = 0; j < ids->columns; j++) {
+        int32_t b = AT(ids, i, j), number = number_at(self, numbers, j), first = firsts[number];
+        if (stored->data)
+            AT(stored, i, j) = b && !first ? number : 0;
+        if (!b)
+            continue;
+        belong_to(self, b, group);
+        blocks[b].number = number;
+        cached++;
+        reusable += !blocks[b].refs;
+        if (first)
+            join_line(self, first, b);
+        else
+            firsts[number] = b;
+    }
+    COUNT(self, CACHED, group) += cached;
+    COUNT(self, REUSABLE, group) += reusable;
 }
 
 static PyObject *register_rows(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
@@ -78,14 +91,19 @@ static PyObject *register_rows(BlockArrays *self, PyObject *const *args, Py_ssiz
              has_room(stored, ids->rows, ids->columns);
     int able = ok && can_register(self, groups, ids, numbers);
     for (Py_ssize_t i = 0; able && i < ids->rows; i++)
-        for (Py_ssize_t j = 0; j < ids->columns; j++) {
-            int32_t b = AT(ids, i, j), number = number_at(self, numbers, j);
-            int is_new = b && give_key(self, b, AT(groups, 0, i), number);
-            if (stored->data)
-                AT(stored, i, j) = is_new ? number : 0;
-        }
+        give_keys(self, AT(groups, 0, i), ids, i, numbers, stored);
     close_arguments(&a);
     return ok ? PyBool_FromLong(able) : NULL;
+}
+
+/* So many blocks of a group, some of them free, have lost their keys. */
+static void lose(BlockArrays *self, int32_t group, int64_t cached, int64_t reusable, int for_reuse)
+{
+    if (!cached)
+        return;
+    COUNT(self, CACHED, group) -= cached;
+    COUNT(self, REUSABLE, group) -= reusable;
+    COUNT(self, EVICTIONS, group) += for_reuse ? cached : 0;
 }
 
 /* Returns how many keys are gone with the keys of ids, or -1 where one of these is tangled; -2 is an error. */
@@ -102,20 +120,27 @@ static Py_ssize_t withdraw(BlockArrays *self, Ints *ids, Ints *gone, int for_reu
             return -2;
         }
     }
+    int64_t cached = 0, reusable = 0;
+    int32_t group = 0;
     for (Py_ssize_t j = 0; j < ids->columns; j++) {
-        int32_t b = AT(ids, 0, j), number = BLOCK(self, b).number, group = BLOCK(self, b).group;
-        if (!number)
+        Block *block = &BLOCK(self, AT(ids, 0, j));
+        if (!block->number)
             continue;
-        if (leave_line(self, group, number, b) && gone->data) {
+        if (block->group != group) {
+            lose(self, group, cached, reusable, for_reuse);
+            cached = reusable = 0;
+            group = block->group;
+        }
+        if (leave_line(self, group, block->number, AT(ids, 0, j)) && gone->data) {
             AT(gone, 0, found) = group;
-            AT(gone, 1, found) = number;
+            AT(gone, 1, found) = block->number;
             found++;
         }
-        BLOCK(self, b).number = 0;
-        COUNT(self, CACHED, group)--;
-        COUNT(self, REUSABLE, group) -= !BLOCK(self, b).refs;
-        COUNT(self, EVICTIONS, group) += for_reuse;
+        block->number = 0;
+        cached++;
+        reusable += !block->refs;
     }
+    lose(self, group, cached, reusable, for_reuse);
     return found;
 }
 

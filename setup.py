@@ -52,13 +52,14 @@ def manifest() -> str:
 def compiled() -> list[Extension]:
     try:
         from mypyc.build import mypycify
-    except ImportError:
-        print("kvhybrid: mypyc is not here, so its modules stay plain Python", file=sys.stderr)
+
+        # The types of other packages would change nothing: mypyc compiles them as plain objects in any case.
+        options = ["--config-file=", "--no-site-packages", "--follow-imports=silent", "--ignore-missing-imports"]
+        options += ["--disable-error-code=var-annotated", *MODULES.values()]
+        extensions = mypycify(options, group_name="kvhybrid", opt_level="2", debug_level="0")
+    except (ImportError, SystemExit) as error:
+        print(f"kvhybrid: mypyc is not here or refused ({error}); its modules stay plain Python", file=sys.stderr)
         return []
-    # The types of other packages would change nothing: mypyc compiles them as plain objects in any case.
-    options = ["--config-file=", "--no-site-packages", "--follow-imports=silent", "--ignore-missing-imports"]
-    options += ["--disable-error-code=var-annotated"]
-    extensions = mypycify([*options, *MODULES.values()], group_name="kvhybrid", opt_level="2", debug_level="0")
     for extension in extensions:
         extension.optional = True
         # A warning of some compiler is no reason to go without.
@@ -67,17 +68,25 @@ def compiled() -> list[Extension]:
 
 
 class BuildCompiled(build_ext):
-    """Leaves the manifest beside what it compiled."""
+    """Leaves the manifest beside what it compiled, and nothing of an earlier build where it compiled nothing."""
 
     def run(self) -> None:
         place = Path("." if self.inplace else self.build_lib) / "kvhybrid" / "compiled.txt"
         place.unlink(missing_ok=True)
-        super().run()
         paths = [Path(self.get_ext_fullpath(extension.name)) for extension in self.extensions]
+        for path in paths:
+            path.unlink(missing_ok=True)
+        for extension in self.extensions:
+            (Path(self.build_lib) / self.get_ext_filename(extension.name)).unlink(missing_ok=True)
+        super().run()
         if len(paths) > len(MODULES) and all(path.exists() for path in paths):
-            place.write_text(manifest())
+            partial = place.with_suffix(".partial")
+            partial.write_text(SOURCES)
+            partial.replace(place)
 
 
+SOURCES = manifest()
+"""Before mypyc reads them: whoever saves one meanwhile has not had it compiled."""
 # Other commands, such as those that ask for the metadata, need not wait for mypyc.
 BUILDS = {"bdist_wheel", "build", "build_ext", "editable_wheel", "install"}
 setup(ext_modules=compiled() if BUILDS & {*sys.argv} else [], cmdclass={"build_ext": BuildCompiled})

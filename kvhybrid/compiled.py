@@ -19,23 +19,27 @@ MANIFEST = os.path.join(HERE, "compiled.txt")
 """A line for the compiled files' suffix, which names the Python that they are for, and one for every module: its
 name, and the hash of the source that it was compiled from."""
 
+SHARED = os.path.join(os.path.dirname(HERE), "kvhybrid__mypyc")
+"""What all compiled modules load, without its suffix."""
+
 
 def _source_of(name: str) -> str:
     return os.path.join(HERE, *name.split(".")[1:]) + ".py"
 
 
 def _is_current() -> bool:
-    """Whether this Python can run what was compiled, and the sources here are those that it was compiled from."""
+    """Whether all of what was compiled is there, for this Python and from the sources that are here."""
     try:
         with open(MANIFEST) as file:
             suffix, *modules = file.read().splitlines()
-        if suffix != EXTENSION_SUFFIXES[0]:
+        if suffix != EXTENSION_SUFFIXES[0] or not os.path.exists(SHARED + suffix):
             return False
         for name, digest in map(str.split, modules):
             with open(_source_of(name), "rb") as source:
-                if source_hash(source.read()).hex() != digest:
-                    return False
-    except OSError:
+                same = source_hash(source.read()).hex() == digest
+            if not same or not os.path.exists(_source_of(name).removesuffix(".py") + suffix):
+                return False
+    except (OSError, ValueError):
         return False
     return True
 

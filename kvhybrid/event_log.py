@@ -40,7 +40,7 @@ class EventLog(PoolObserver):
             self._events.append(BlockStored(group, keys, units, size, self._unit, self.request))
 
     def removed(self, groups: IntArray, numbers: IntArray) -> None:
-        if groups[0] != groups[-1] or (groups != groups[0]).any():
+        if (groups != groups[0]).any():
             order = groups.argsort(kind="stable")
             groups, numbers = groups[order], numbers[order]
         cuts = [0, *(np.flatnonzero(groups[1:] != groups[:-1]) + 1).tolist(), len(groups)]

@@ -25,7 +25,7 @@ class MissLedger(PoolObserver):
         self._computed = np.zeros((1, 1), np.int32)
         """By prefix number, the period between two sweeps in which it was last computed, 0 for never."""
         self._lost = np.zeros((num_groups, 1), np.int32)
-        """By group and number, the period in which its key was lost, 0 where it has one or never had."""
+        """By group and number, the period in which its key was lost, 0 where the key is there or never was."""
         self._period = 1
 
     # ---- memory

@@ -40,7 +40,7 @@ class PoolObserver:
 
 
 class Audience:
-    """Observers by what they take, so that what nobody takes is not gathered."""
+    """Observers by what they take, which is what their class overrides: what nobody takes is not gathered."""
 
     def __init__(self, observers: Iterable[PoolObserver] = ()) -> None:
         self.all = tuple(observers)

@@ -70,6 +70,8 @@ class Recorder:
         return cls(manager, path, id=id).__enter__()
 
     def __enter__(self) -> Recorder:
+        if self._manager.recorder is not None:
+            raise ValueError("another recorder is attached to this cache manager")
         self._recording = True
         self._manager.recorder = self
         return self

@@ -14,15 +14,18 @@ BlockArrays: type[plain.BlockArrays] = plain.BlockArrays
 extend_keys, stretches, gather_alike = plain.extend_keys, plain.stretches, plain.gather_alike
 mark_all, mark_each, put_keys = plain.mark_all, plain.mark_each, plain.put_keys
 if os.environ.get("KVHYBRID_KERNEL") != "plain":
-    with suppress(ImportError):  # there may have been no compiler at installation
-        from kvhybrid.managers.kernel._native import (
-            BlockArrays,
-            extend_keys,
-            gather_alike,
-            mark_all,
-            mark_each,
-            put_keys,
-            stretches,
+    # There may have been no compiler at installation, or one that an older form of the kernel is left of.
+    with suppress(ImportError, AttributeError):
+        from kvhybrid.managers.kernel import _native as native
+
+        extend_keys, stretches, gather_alike, mark_all, mark_each, put_keys, BlockArrays = (
+            native.extend_keys,
+            native.stretches,
+            native.gather_alike,
+            native.mark_all,
+            native.mark_each,
+            native.put_keys,
+            native.BlockArrays,
         )
 
 is_native = BlockArrays is not plain.BlockArrays

@@ -1,4 +1,4 @@
-/* The chain of keys over a list of token ids. */
+/* The chain of keys over a list of token ids, and how keys are kept. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -68,12 +68,12 @@ static PyObject *put_keys(PyObject *module, PyObject *args)
         first > PyList_GET_SIZE(kept))
         return PyErr_Format(PyExc_IndexError, "keys [%zd, %zd) of %zd do not go to %zd of %zd", start, end,
                             PyList_GET_SIZE(keys), first, PyList_GET_SIZE(kept));
-    for (; start < end && first < PyList_GET_SIZE(kept); start++, first++) {
+    for (; start < end && start < PyList_GET_SIZE(keys) && first < PyList_GET_SIZE(kept); start++, first++) {
         PyObject *old = PyList_GET_ITEM(kept, first);
         PyList_SET_ITEM(kept, first, Py_NewRef(PyList_GET_ITEM(keys, start)));
         Py_DECREF(old);
     }
-    for (; start < end; start++)
+    for (; start < end && start < PyList_GET_SIZE(keys); start++)
         if (PyList_Append(kept, PyList_GET_ITEM(keys, start)) < 0)
             return NULL;
     Py_RETURN_NONE;

@@ -45,7 +45,7 @@ def extend_keys(keys: list[bytes], tokens: list[int], unit: int, root: bytes, na
 
 def put_keys(kept: list[bytes], first: int, keys: list[bytes], start: int, end: int) -> None:
     """Write ``keys[start:end]`` over what ``kept`` has from ``first`` on, and beyond its end."""
-    if not 0 <= first <= len(kept) or not 0 <= start <= end <= len(keys):
+    if kept is keys or not 0 <= first <= len(kept) or not 0 <= start <= end <= len(keys):
         raise IndexError(f"keys [{start}, {end}) of {len(keys)} do not go to {first} of {len(kept)}")
     kept[first : first + end - start] = keys[start:end]
 
@@ -73,6 +73,8 @@ def stretches(run_of: IntArray, numbers: IntArray) -> list[tuple[int, int, int]]
 def gather_alike(rows: IntArray) -> int:
     """Where all ``rows`` are equal, move what is not 0 to the front of the first; how many those are, or -1."""
     rows = np.atleast_2d(rows)
+    if not len(rows):
+        return 0
     if not (rows == rows[0]).all():
         return -1
     kept = rows[0][rows[0] != 0]

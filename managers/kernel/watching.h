@@ -1,4 +1,4 @@
-/* What observers are told, in short: numbers as stretches, and rows that say the same as one. And what they note. */
+/* What observers are told, in short: numbers as stretches, rows that say the same as one; and how they note it. */
 
 #include "arrays.h"
 
@@ -52,7 +52,7 @@ static PyObject *gather_alike(PyObject *module, PyObject *const *args, Py_ssize_
     if (open_arguments(args, count, "w", &a) < 0)
         return NULL;
     Ints *rows = &a.ints[0];
-    int alike = is_given(rows), given = alike;
+    int given = is_given(rows), alike = given && rows->rows;
     for (Py_ssize_t i = 1; alike && i < rows->rows; i++)
         for (Py_ssize_t j = 0; alike && j < rows->columns; j++)
             alike = AT(rows, i, j) == AT(rows, 0, j);
@@ -60,7 +60,7 @@ static PyObject *gather_alike(PyObject *module, PyObject *const *args, Py_ssize_
         if (AT(rows, 0, j))
             AT(rows, 0, kept++) = AT(rows, 0, j);
     close_arguments(&a);
-    return given ? PyLong_FromSsize_t(alike ? kept : -1) : NULL;
+    return given ? PyLong_FromSsize_t(alike || !rows->rows ? kept : -1) : NULL;
 }
 
 static int are_places(Ints *places, Py_ssize_t limit, const char *what)

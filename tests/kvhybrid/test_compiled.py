@@ -67,6 +67,10 @@ def test_whoever_changes_a_source_gets_what_it_says(tmp_path: Path) -> None:
     assert python("-c", see, at=tmp_path) == "True"
     source.write_text(before)
     assert python("-c", FORM, *HOT, at=tmp_path) == "True so", "nothing but the text counts"
+    (shared,) = tmp_path.glob("kvhybrid__mypyc.*")
+    shared.rename(tmp_path / "elsewhere")
+    assert python("-c", FORM, *HOT, at=tmp_path) == "False py", "what all of them load is not there"
+    (tmp_path / "elsewhere").rename(shared)
     manifest = tmp_path / "kvhybrid" / "compiled.txt"
     manifest.write_text(manifest.read_text().replace(EXTENSION_SUFFIXES[0], ".cpython-309-x86_64-linux-gnu.so"))
     assert python("-c", FORM, *HOT, at=tmp_path) == "False py", "compiled for another Python"

@@ -121,6 +121,14 @@ def test_a_manager_is_untouched_before_and_after(tmp_path: Path) -> None:
     assert manager.recorder is None
 
 
+def test_one_recorder_at_a_time(tmp_path: Path) -> None:
+    manager = manager_of(FullAttentionSpec(block_size=4))
+    with Recorder(manager, tmp_path / "out.jsonl") as first:
+        with pytest.raises(ValueError, match="another recorder"):
+            Recorder.attach(manager, tmp_path / "second.jsonl")
+        assert manager.recorder is first
+
+
 def test_an_eviction_may_name_a_group_of_the_shared_pool(tmp_path: Path) -> None:
     manager = manager_of(FullAttentionSpec(block_size=4))
     with Recorder(manager, tmp_path / "out.jsonl"):

@@ -78,33 +78,27 @@ static int can_mark(Ints *marks, Ints *rows, Ints *columns)
     return is_given(marks) && are_places(rows, marks->rows, "row") && are_places(columns, marks->columns, "column");
 }
 
-static PyObject *mark_all(PyObject *module, PyObject *const *args, Py_ssize_t count)
+/* Write a value where rows cross columns, or at each row and the column beside it. */
+static PyObject *mark(PyObject *const *args, Py_ssize_t count, int beside)
 {
     Arguments a;
     if (open_arguments(args, count, "wrrn", &a) < 0)
         return NULL;
     Ints *marks = &a.ints[0], *rows = &a.ints[1], *columns = &a.ints[2];
     int ok = can_mark(marks, rows, columns);
-    for (Py_ssize_t i = 0; ok && i < rows->columns; i++)
-        for (Py_ssize_t j = 0; j < columns->columns; j++)
+    if (ok && beside && rows->columns != columns->columns) {
+        PyErr_Format(PyExc_IndexError, "%zd columns need as many rows, found %zd", columns->columns, rows->columns);
+        ok = 0;
+    }
+    for (Py_ssize_t i = 0; ok && i < rows->columns; i++) {
+        Py_ssize_t from = beside ? i : 0, to = beside ? i + 1 : columns->columns;
+        for (Py_ssize_t j = from; j < to; j++)
             AT(marks, AT(rows, 0, i), AT(columns, 0, j)) = (int32_t)a.numbers[0];
+    }
     close_arguments(&a);
     return ok ? Py_NewRef(Py_None) : NULL;
 }
 
-static PyObject *mark_each(PyObject *module, PyObject *const *args, Py_ssize_t count)
-{
-    Arguments a;
-    if (open_arguments(args, count, "wrrn", &a) < 0)
-        return NULL;
-    Ints *marks = &a.ints[0], *rows = &a.ints[1], *columns = &a.ints[2];
-    int ok = can_mark(marks, rows, columns);
-    if (ok && rows->columns != columns->columns) {
-        PyErr_Format(PyExc_IndexError, "%zd columns need as many rows, found %zd", columns->columns, rows->columns);
-        ok = 0;
-    }
-    for (Py_ssize_t j = 0; ok && j < columns->columns; j++)
-        AT(marks, AT(rows, 0, j), AT(columns, 0, j)) = (int32_t)a.numbers[0];
-    close_arguments(&a);
-    return ok ? Py_NewRef(Py_None) : NULL;
-}
+static PyObject *mark_all(PyObject *module, PyObject *const *args, Py_ssize_t count) { return mark(args, count, 0); }
+
+static PyObject *mark_each(PyObject *module, PyObject *const *args, Py_ssize_t count) { return mark(args, count, 1); }

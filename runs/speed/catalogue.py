@@ -11,7 +11,7 @@ from runs.speed.pools import empty_pool, full_pool
 from runs.speed.prompts import missed_prompt, whole_prompt, worst_order
 from runs.speed.scheduled import scheduled
 from runs.speed.side import Run
-from runs.speed.traffic import prompts_alone, traffic
+from runs.speed.traffic import traffic
 from runs.speed.works import MODELS
 
 CUTS = (2048, 4096, 8192)
@@ -23,7 +23,7 @@ POOLS = (10_000, 100_000, 1_000_000, 10_000_000)
 
 WORKS: dict[str, Callable[..., Iterator[Run]]] = {
     **{f"a:{model}": partial(traffic, model=model) for model in MODELS},
-    "a:prompts": prompts_alone,
+    "a:prompts": partial(traffic, model="llama", decodes=False),
     "a:hashing": hash_trace,
     "b:hashing": hash_prompt,
     "b:prompt": whole_prompt,

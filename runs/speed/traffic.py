@@ -20,8 +20,11 @@ PREFILL_TOKENS = 8192
 """The longest step of a prefill where states are kept."""
 
 
-def traffic(side: ManagerSide, model: str, size: Size) -> Iterator[Run]:
-    """The work without end, a fresh cache each time. The requests come with their keys: hashing does not count."""
+def traffic(side: ManagerSide, model: str, size: Size, decodes: bool = True) -> Iterator[Run]:
+    """The work without end, a fresh cache each time. The requests come with their keys: hashing does not count.
+
+    Without ``decodes``, it is what SGLang's trees do: prompts with room for their output, and no decode steps.
+    """
     groups = MODELS[model]
     prompts = read_trace(size.trace, size.requests)
     chunked = any(group.kind == "state" for group in groups)
@@ -29,28 +32,14 @@ def traffic(side: ManagerSide, model: str, size: Size) -> Iterator[Run]:
         cache = side.cache(groups, size.blocks)
         requests = [side.request(p.request_id, p.num_tokens, p.keys) for p in prompts]
         server = Server(side, cache, size, chunked)
+        serve = server.serve if decodes else server.serve_prompt
         settle_heap()
         began = process_time()
         for prompt, request in zip(prompts, requests, strict=True):
-            server.serve(prompt, request)
+            serve(prompt, request)
         evictions = side.look(cache)
         seconds = process_time() - began
         yield Run({"all": seconds}, {"all": sum(len(p.keys) for p in prompts)}, server.decisions, evictions)
-
-
-def prompts_alone(side: ManagerSide, size: Size) -> Iterator[Run]:
-    """One full group and what SGLang's trees do: prompts with room for their output, and no decode steps."""
-    prompts = read_trace(size.trace, size.requests)
-    while True:
-        cache = side.cache(MODELS["llama"], size.blocks)
-        requests = [side.request(p.request_id, p.num_tokens, p.keys) for p in prompts]
-        server = Server(side, cache, size, chunked=False)
-        settle_heap()
-        began = process_time()
-        for prompt, request in zip(prompts, requests, strict=True):
-            server.serve_prompt(prompt, request)
-        seconds = process_time() - began
-        yield Run({"all": seconds}, {"all": sum(len(p.keys) for p in prompts)}, server.decisions)
 
 
 class Server:
@@ -84,10 +73,7 @@ class Server:
             self._grow(request, stop - request.num_computed_tokens)
             request.num_computed_tokens = stop
         self._decode(prompt, request)
-        self.decisions.append((hit, junction, self._refusals))
-        self._live.append(request)
-        if len(self._live) > self._size.live:
-            cache.free(self._live.popleft())
+        self._served(request, hit, junction)
         if self._after is not None:
             self._after()
 
@@ -100,10 +86,13 @@ class Server:
             if cache.allocate_slots(request, length - hit, hit, blocks, num_lookahead_tokens=room) is not None:
                 break
             self._make_room()
+        self._served(request, hit, junction)
+
+    def _served(self, request: Any, hit: int, junction: int) -> None:
         self.decisions.append((hit, junction, self._refusals))
         self._live.append(request)
         if len(self._live) > self._size.live:
-            cache.free(self._live.popleft())
+            self.cache.free(self._live.popleft())
 
     def _decode(self, prompt: Prompt, request: Any) -> None:
         allocate, keys = self.cache.allocate_slots, request.block_hashes

@@ -26,24 +26,29 @@ def admit(side: ManagerSide, cache: Any, request: Any) -> tuple[int, int]:
 
 def whole_prompt(side: ManagerSide, size: Size, count: int = 0) -> Iterator[Run]:
     """Different prompts of ``count`` blocks, admitted cold, then freed; then each found whole by a resend."""
-    count, repeats = count or size.prompt_blocks, size.repeats
-    tokens = count * BLOCK + 1  # the last token is computed anyway, so that every block can be a hit
-    keys = [block_keys(f"prompt{i}", count) for i in range(repeats)]
+    keys = [block_keys(f"prompt{i}", count or size.prompt_blocks) for i in range(size.repeats)]
     while True:
-        cache = side.cache((FULL,), repeats * (count + 1) + 1)
-        requests = [side.request(f"r{i}", tokens, k) for i, k in enumerate(keys)]
-        resent = [side.request(f"again{i}", tokens, k) for i, k in enumerate(keys)]
-        settle_heap()
-        times = [process_time()]
-        hits = [admit(side, cache, request) for request in requests]
-        times.append(process_time())
-        for request in requests:
-            cache.free(request)
-        times.append(process_time())
-        hits += [cache.get_computed_blocks(request)[1:] for request in resent]
-        times.append(process_time())
-        seconds = {part: times[i + 1] - times[i] for i, part in enumerate(("admit", "free", "hit"))}
-        yield Run(seconds, dict.fromkeys(seconds, repeats * count), [list(map(int, hit)) for hit in hits])
+        yield _whole_prompt(side, keys)
+
+
+def _whole_prompt(side: ManagerSide, keys: list[tuple[bytes, ...]]) -> Run:
+    """One run. It is a call of its own, so that nothing of it is left to be freed while the next one is timed."""
+    count, repeats = len(keys[0]), len(keys)
+    tokens = count * BLOCK + 1  # the last token is computed anyway, so that every block can be a hit
+    cache = side.cache((FULL,), repeats * (count + 1) + 1)
+    requests = [side.request(f"r{i}", tokens, k) for i, k in enumerate(keys)]
+    resent = [side.request(f"again{i}", tokens, k) for i, k in enumerate(keys)]
+    settle_heap()
+    times = [process_time()]
+    hits = [admit(side, cache, request) for request in requests]
+    times.append(process_time())
+    for request in requests:
+        cache.free(request)
+    times.append(process_time())
+    hits += [cache.get_computed_blocks(request)[1:] for request in resent]
+    times.append(process_time())
+    seconds = {part: times[i + 1] - times[i] for i, part in enumerate(("admit", "free", "hit"))}
+    return Run(seconds, dict.fromkeys(seconds, repeats * count), [list(map(int, hit)) for hit in hits])
 
 
 def missed_prompt(side: ManagerSide, kind: str, size: Size) -> Iterator[Run]:

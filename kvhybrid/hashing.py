@@ -34,7 +34,7 @@ class PrefixHasher:
         if request.lora is None and not request.media:
             if not keys and request.cache_salt is not None:
                 keys.append(self._key(request, 0))
-            extend_keys(keys, tokens, unit, ROOT)
+            extend_keys(keys.keys, tokens, unit, ROOT)
             return
         for index in range(len(keys), len(tokens) // unit):
             keys.append(self._key(request, index))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mypy_extensions import mypyc_attr
 
 from kvhybrid.hashing import PrefixHasher
+from kvhybrid.managers.key_chain import KeyChain
 from kvhybrid.managers.prefix_index import PrefixPath
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Request:
         self._hasher = hasher
         self.hash_unit = hasher.unit if hasher else None
         """Tokens per key, where the request has keys."""
-        self.block_hashes: list[bytes] = []
+        self.block_hashes = KeyChain()
         self.path: PrefixPath | None = None
         """The numbers of its keys, kept by the cache manager that it is sent to."""
         self._extend_hashes()

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from kvhybrid.managers.arrays import EMPTY, IntArray
-from kvhybrid.managers.kernel import put_keys, stretches
+from kvhybrid.managers.kernel import stretches
+from kvhybrid.managers.key_chain import KeyChain
 from kvhybrid.managers.number_spans import NumberSpans
+from kvhybrid.managers.prefix_run import Run
 
 GROWTH = 8
 """Numbers set aside when a sequence outgrows its run, so that it need not start one at every block."""
@@ -43,27 +45,8 @@ class PrefixPath:
         if count == 1:
             self._room[have] = first
         else:
-            self._room[have:end] = np.arange(first, first + count)
+            self._room[have:end] = np.arange(first, first + count, dtype=np.int32)
         self.numbers = self._room[:end]
-
-
-class Run:
-    """Keys that follow each other without a branch, under consecutive numbers from ``base`` on."""
-
-    __slots__ = ("base", "children", "length", "parent", "room", "units_before")
-
-    def __init__(self, base: int, length: int, parent: Run | None, at: int = -1) -> None:
-        """``at`` is the number of the parent's keys before it: all of them, where not given."""
-        self.base = base
-        self.length = length
-        self.parent = parent
-        self.children: dict[bytes, Run] = {}
-        self.room = 0
-        """Numbers after the run's own that it may still grow into."""
-        self.units_before: int = 0
-        """Units of the prefix that the run goes on from."""
-        if parent is not None:
-            self.units_before = parent.units_before + (parent.length if at < 0 else at)
 
 
 class PrefixIndex:
@@ -76,11 +59,8 @@ class PrefixIndex:
     """
 
     def __init__(self, room: int) -> None:
-        self._root = Run(0, 0, None)
+        self._root = Run(0, None, 0, [], 0, 0)
         self._runs: list[Run] = [self._root]
-        self._keys: list[bytes] = [b""]
-        """By number, its key. One list for all, which a garbage collector that looks for young objects passes by.
-        A number that stands for nothing keeps its last key until it is given again."""
         self._run_of = np.zeros(1, np.int32)
         """For every number, its place in ``_runs``."""
         self._numbers = NumberSpans()
@@ -93,7 +73,7 @@ class PrefixIndex:
         return self._numbers.end
 
     def key(self, number: int) -> bytes:
-        return self._keys[number]
+        return self._runs[int(self._run_of[number])].key(number)
 
     def units(self, number: int) -> int:
         """How many units the prefix behind ``number`` has."""
@@ -103,8 +83,8 @@ class PrefixIndex:
     def keys_of(self, numbers: IntArray) -> list[bytes]:
         """The key of each of ``numbers``."""
         keys: list[bytes] = []
-        for _, first, last in stretches(self._run_of, numbers):
-            keys += self._keys[first : last + 1] if first <= last else self._keys[last : first + 1][::-1]
+        for place, first, last in stretches(self._run_of, numbers):
+            keys += self._runs[place].keys_between(first, last)
         return keys
 
     def units_of(self, numbers: IntArray) -> IntArray:
@@ -123,8 +103,9 @@ class PrefixIndex:
     def is_current(self, path: PrefixPath) -> bool:
         return path.index is self and path.generation == self._generation
 
-    def extend(self, path: PrefixPath, keys: list[bytes]) -> IntArray:
-        """Bring ``path`` up to ``keys``, which continue the keys that it stands for."""
+    def extend(self, path: PrefixPath, chain: KeyChain) -> IntArray:
+        """Bring ``path`` up to ``chain``, whose first keys are those that it stands for."""
+        keys = chain.keys
         if not self.is_current(path):
             path.start_anew(self, self._generation, len(keys) + GROWTH)
         if len(path.numbers) < len(keys):
@@ -146,49 +127,34 @@ class PrefixIndex:
                     self._append(run, path, keys, grows)
                     return
                 run, at = child, 0
-            matched = self._common(run, at, keys, pos)
+            matched = run.common(at, keys, pos)
             path.append(run.base + at, matched)
             pos, at = pos + matched, at + matched
             grows = False
             if pos < len(keys) and at < run.length:
-                self._split(run, at)
-
-    def _common(self, run: Run, at: int, keys: list[bytes], pos: int) -> int:
-        """How many of ``run``'s keys from ``at`` on equal ``keys[pos:]``: where one does, all before it do."""
-        limit, known, first = min(run.length - at, len(keys) - pos), self._keys, run.base + at
-        if not limit or known[first + limit - 1] == keys[pos + limit - 1]:
-            return limit
-        low, high = 0, limit - 1
-        while low < high:
-            middle = (low + high) // 2
-            if known[first + middle] == keys[pos + middle]:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+                self._add(run.split(at))
 
     def _append(self, run: Run, path: PrefixPath, keys: list[bytes], grows: bool) -> None:
         """Number the rest of ``keys``, which comes after the last key of ``run`` and is new there."""
         pos = len(path.numbers)
         self._given_since_sweep += len(keys) - pos
         if run.room and not run.children:
-            fits, first = min(run.room, len(keys) - pos), run.base + run.length
-            path.append(first, fits)
-            put_keys(self._keys, first, keys, pos, pos + fits)
-            run.length += fits
-            run.room -= fits
+            fits = min(run.room, len(keys) - pos)
+            path.append(run.base + run.length, fits)
+            run.grow(keys, pos, fits)
             pos += fits
         if pos < len(keys):
             count, room = len(keys) - pos, GROWTH if grows else 0
-            child = Run(self._numbers.take(count + room), count, run)
+            child = Run(self._numbers.take(count + room), run, run.units_before + run.length, keys, pos, count)
             child.room = room
+            child.let_go_of_others()
             run.children[keys[pos]] = child
-            self._runs.append(child)
-            self._place(child, len(self._runs) - 1)
-            if child.base > len(self._keys):  # there is room for the run before it
-                self._keys += [b""] * (child.base - len(self._keys))
-            put_keys(self._keys, child.base, keys, pos, len(keys))
+            self._add(child)
             path.append(child.base, count)
+
+    def _add(self, run: Run) -> None:
+        self._runs.append(run)
+        self._place(run, len(self._runs) - 1)
 
     def _place(self, run: Run, place: int) -> None:
         """Note that the numbers of ``run``, and those that it may grow into, lie in ``_runs[place]``."""
@@ -197,16 +163,6 @@ class PrefixIndex:
             grown[: len(self._run_of)] = self._run_of
             self._run_of = grown
         self._run_of[run.base : run.base + run.length + run.room] = place
-
-    def _split(self, run: Run, at: int) -> None:
-        """Cut ``run`` before its key ``at``, so that it can branch there. Numbers stay what they are."""
-        tail = Run(run.base + at, run.length - at, run, at)
-        tail.children, tail.room = run.children, run.room
-        for child in tail.children.values():
-            child.parent = tail
-        run.length, run.children, run.room = at, {self._keys[tail.base]: tail}, 0
-        self._runs.append(tail)
-        self._place(tail, len(self._runs) - 1)
 
     def sweep(self, in_use: np.ndarray, held: Iterable[PrefixPath]) -> IntArray:
         """Recycle numbers that are not ``in_use`` (a mask by number) and lie on no ``held`` path: those of whole
@@ -221,13 +177,13 @@ class PrefixIndex:
             if path.index is self and path.generation == current:
                 needed[path.numbers] = True
                 path.generation = self._generation
-        numbers = np.arange(len(needed), dtype=np.int32)
-        last_needed = np.maximum.accumulate(np.where(needed, numbers, np.int32(-1)))
+        marks = needed.tobytes()
         # A run may lose its children on the way, so each is asked when its turn comes.
-        freed = [self._trim(run, last_needed) for run in self._leaves_first() if not run.children]
+        freed = [self._trim(run, marks) for run in self._leaves_first() if not run.children]
         self._runs = [run for run in self._runs if run.length or run is self._root]
         for place, run in enumerate(self._runs):
             self._place(run, place)
+            run.let_go_of_others()
         self._given_since_sweep = 0
         return np.concatenate(freed) if freed else EMPTY
 
@@ -239,17 +195,14 @@ class PrefixIndex:
             order.append(run)
         return order[:0:-1]
 
-    def _trim(self, run: Run, last_needed: np.ndarray) -> IntArray:
-        """Give back the part of ``run``, which has no children, after its last needed number.
-
-        ``last_needed[n]`` is the highest needed number that is at most ``n``.
-        """
+    def _trim(self, run: Run, needed: bytes) -> IntArray:
+        """Give back the part of ``run``, which has no children, after its last number that is ``needed``."""
         end = run.base + run.length
-        first = max(int(last_needed[end - 1]) + 1, run.base)
+        first = max(needed.rfind(1, run.base, end) + 1, run.base)
         kept = first - run.base
         self._numbers.give_back(first, end + run.room)
         run.room = 0
         if not kept and run.parent is not None:
-            del run.parent.children[self._keys[run.base]]
+            del run.parent.children[run.keys[run.start]]
         run.length = kept
         return np.arange(first, end, dtype=np.int32)

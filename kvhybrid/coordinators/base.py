@@ -148,7 +148,7 @@ class KVCacheCoordinator:
         path = request.path
         if path is None:
             path = request.path = PrefixPath()
-        elif len(path.numbers) == len(request.block_hashes) and self.index.is_current(path):
+        elif len(path.numbers) == len(request.block_hashes.keys) and self.index.is_current(path):
             return path.numbers
         if self.index.wants_sweep:
             self._sweep()

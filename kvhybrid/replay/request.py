@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from kvhybrid.managers.key_chain import KeyChain
 from kvhybrid.replay.prefix_keys import PrefixKeys
 from kvhybrid.replay.trace import TraceRequest
 from kvhybrid.request import Request
@@ -29,7 +30,7 @@ class ReplayRequest(Request):
         self.hash_unit = keys.unit if keys is not None else None
         self._next_key_at = sys.maxsize
         if keys is not None:
-            self.block_hashes = keys.of_prompt(request.prefix_ids, request.num_prompt_tokens)
+            self.block_hashes = KeyChain(keys.of_prompt(request.prefix_ids, request.num_prompt_tokens))
             self._number = keys.new_request()
             self._next_key_at = (len(self.block_hashes) + 1) * keys.unit
 

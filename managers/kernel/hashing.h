@@ -1,4 +1,4 @@
-/* The chain of keys over a list of token ids, and how keys are kept. */
+/* The chain of keys over a list of token ids. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -55,28 +55,6 @@ static int add_keys(PyObject *keys, PyObject *tokens, Py_ssize_t unit, const cha
     }
     PyMem_Free(buffer);
     return 0;
-}
-
-/* Write keys[start:end] over what kept has from first on, and beyond its end. */
-static PyObject *put_keys(PyObject *module, PyObject *args)
-{
-    PyObject *kept, *keys;
-    Py_ssize_t first, start, end;
-    if (!PyArg_ParseTuple(args, "O!nO!nn", &PyList_Type, &kept, &first, &PyList_Type, &keys, &start, &end))
-        return NULL;
-    if (kept == keys || first < 0 || start < 0 || start > end || end > PyList_GET_SIZE(keys) ||
-        first > PyList_GET_SIZE(kept))
-        return PyErr_Format(PyExc_IndexError, "keys [%zd, %zd) of %zd do not go to %zd of %zd", start, end,
-                            PyList_GET_SIZE(keys), first, PyList_GET_SIZE(kept));
-    for (; start < end && start < PyList_GET_SIZE(keys) && first < PyList_GET_SIZE(kept); start++, first++) {
-        PyObject *old = PyList_GET_ITEM(kept, first);
-        PyList_SET_ITEM(kept, first, Py_NewRef(PyList_GET_ITEM(keys, start)));
-        Py_DECREF(old);
-    }
-    for (; start < end && start < PyList_GET_SIZE(keys); start++)
-        if (PyList_Append(kept, PyList_GET_ITEM(keys, start)) < 0)
-            return NULL;
-    Py_RETURN_NONE;
 }
 
 static PyObject *extend_keys(PyObject *module, PyObject *args)

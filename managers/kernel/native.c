@@ -99,7 +99,6 @@ static PyTypeObject block_arrays = {
 
 static PyMethodDef functions[] = {
     {"extend_keys", extend_keys, METH_VARARGS, "See kvhybrid.managers.kernel.plain."},
-    {"put_keys", put_keys, METH_VARARGS, NULL},
     FAST(stretches), FAST(gather_alike), FAST(mark_all), FAST(mark_each),
     {NULL, NULL, 0, NULL},
 };

@@ -43,13 +43,6 @@ def extend_keys(keys: list[bytes], tokens: list[int], unit: int, root: bytes, na
         keys.append(parent)
 
 
-def put_keys(kept: list[bytes], first: int, keys: list[bytes], start: int, end: int) -> None:
-    """Write ``keys[start:end]`` over what ``kept`` has from ``first`` on, and beyond its end."""
-    if kept is keys or not 0 <= first <= len(kept) or not 0 <= start <= end <= len(keys):
-        raise IndexError(f"keys [{start}, {end}) of {len(keys)} do not go to {first} of {len(kept)}")
-    kept[first : first + end - start] = keys[start:end]
-
-
 def stretches(run_of: IntArray, numbers: IntArray) -> list[tuple[int, int, int]]:
     """``numbers`` as pieces that count up or down by one within one run: the run, the first number and the last.
 

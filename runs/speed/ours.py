@@ -10,6 +10,7 @@ from kvhybrid.cache_config import KVCacheConfig, KVCacheGroup
 from kvhybrid.cache_manager import KVCacheManager
 from kvhybrid.compiled import is_compiled
 from kvhybrid.hashing import PrefixHasher
+from kvhybrid.managers.key_chain import KeyChain
 from kvhybrid.replay.loop import ANY_TOKEN
 from kvhybrid.request import Request, RequestStatus
 from kvhybrid.scheduler import Scheduler
@@ -29,7 +30,7 @@ class KeyedRequest(Request):
         self.token_ids.clear()
         self.num_prompt_tokens = self.num_tokens = num_tokens
         self.hash_unit = BLOCK
-        self.block_hashes = own_copies(keys)
+        self.block_hashes = KeyChain(own_copies(keys))
 
 
 class GeneratingRequest(KeyedRequest):

@@ -20,6 +20,7 @@ from kvhybrid.cache_config import KVCacheConfig, KVCacheGroup
 from kvhybrid.cache_manager import KVCacheManager
 from kvhybrid.compiled import is_compiled
 from kvhybrid.managers.kernel import is_native
+from kvhybrid.managers.key_chain import KeyChain
 from kvhybrid.request import Request, RequestStatus
 from kvhybrid.specs import (
     ChunkedLocalAttentionSpec,
@@ -57,7 +58,7 @@ class KeyedRequest(Request):
         self.token_ids.clear()
         self.num_prompt_tokens = self.num_tokens = num_tokens
         self.hash_unit = BLOCK
-        self.block_hashes = list(keys)
+        self.block_hashes = KeyChain(keys)
 
 
 class Count:

@@ -13,7 +13,7 @@ from kvhybrid.request import LoRA, MediaItem, Request
 
 
 def keys(tokens: list[int], unit: int = 4, **options: Any) -> list[bytes]:
-    return Request("r", tokens, hasher=PrefixHasher(unit), **options).block_hashes
+    return list(Request("r", tokens, hasher=PrefixHasher(unit), **options).block_hashes)
 
 
 def shared(a: list[bytes], b: list[bytes]) -> int:
@@ -41,7 +41,7 @@ def test_a_chain_grows_as_if_all_its_tokens_had_been_there(
     request = Request("r", prompt, hasher=PrefixHasher(unit), **options)
     for output in outputs:
         request.append_output_token_ids(output)
-    assert request.block_hashes == keys(request.token_ids, unit, **options)
+    assert list(request.block_hashes) == keys(request.token_ids, unit, **options)
     assert len(request.block_hashes) == request.num_tokens // unit
 
 

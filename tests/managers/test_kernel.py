@@ -22,7 +22,6 @@ from kvhybrid.managers.kernel import (
     mark_all,
     mark_each,
     plain,
-    put_keys,
     stretches,
 )
 
@@ -272,27 +271,6 @@ def test_what_cannot_be_hashed_is_an_error(
 ) -> None:
     with pytest.raises(error):
         form(keys, tokens, unit, bytes(32))
-
-
-# ---- keys that are kept
-
-
-indexes = st.integers(-1, 7)
-
-
-@given(st.integers(0, 6), indexes, st.integers(0, 6), indexes, indexes)
-def test_both_forms_put_the_same_keys_in_the_same_place(
-    have: int, first: int, given: int, start: int, end: int
-) -> None:
-    left, right = [[b"old%d" % i for i in range(have)] for _ in range(2)]
-    keys, told = [b"new%d" % i for i in range(given)], []
-    for form, kept in ((put_keys, left), (plain.put_keys, right)):
-        try:
-            told.append(form(kept, first, keys, start, end))
-        except IndexError as error:
-            told.append(str(error))
-    assert told[0] == told[1]
-    assert left == right
 
 
 # ---- what observers are told

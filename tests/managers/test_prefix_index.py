@@ -6,12 +6,17 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvhybrid.managers.key_chain import KeyChain
 from kvhybrid.managers.prefix_index import PrefixIndex, PrefixPath
 
 
-def chain(*tokens: int) -> list[bytes]:
-    """A chain of keys: each stands for all the tokens up to it."""
+def keys(*tokens: int) -> list[bytes]:
+    """Each stands for all the tokens up to it."""
     return [b",".join(b"%d" % token for token in tokens[: i + 1]) for i in range(len(tokens))]
+
+
+def chain(*tokens: int) -> KeyChain:
+    return KeyChain(keys(*tokens))
 
 
 def in_use(index: PrefixIndex, *numbers: int) -> np.ndarray:
@@ -34,7 +39,7 @@ def test_a_number_leads_back_to_its_key_and_length() -> None:
     path = PrefixPath()
     index.extend(path, chain(1, 2))
     index.extend(path, chain(1, 2, 3, 4))
-    assert [index.key(n) for n in path.numbers.tolist()] == chain(1, 2, 3, 4)
+    assert [index.key(n) for n in path.numbers.tolist()] == keys(1, 2, 3, 4)
     assert [index.units(n) for n in path.numbers.tolist()] == [1, 2, 3, 4]
 
 
@@ -44,7 +49,7 @@ def test_a_path_grows_with_its_keys_and_keeps_its_numbers() -> None:
     short = index.extend(path, chain(5, 6)).tolist()
     assert index.extend(path, chain(5, 6)).tolist() == short
     assert index.extend(path, chain(5, 6, 7)).tolist()[:2] == short
-    assert index.extend(PrefixPath(), []).tolist() == []
+    assert index.extend(PrefixPath(), chain()).tolist() == []
 
 
 def test_a_sweep_is_wanted_when_as_many_numbers_were_given_as_there_is_room() -> None:
@@ -77,7 +82,7 @@ def test_a_stale_path_is_looked_up_afresh() -> None:
     index.sweep(in_use(index, 2), [])
     index.extend(PrefixPath(), chain(50))
     numbers = index.extend(stale, chain(1, 2)).tolist()
-    assert [index.key(n) for n in numbers] == chain(1, 2)
+    assert [index.key(n) for n in numbers] == keys(1, 2)
     assert numbers[1] == 2, "a block kept it"
     assert index.is_current(stale)
 
@@ -90,7 +95,18 @@ def test_a_path_that_was_stale_before_it_is_held_is_not_taken_for_current() -> N
     index.extend(PrefixPath(), chain(50, 51))
     index.sweep(in_use(index), [path])
     numbers = index.extend(path, chain(1, 2)).tolist()
-    assert [index.key(n) for n in numbers] == chain(1, 2)
+    assert [index.key(n) for n in numbers] == keys(1, 2)
+
+
+class Sequence:
+    """Tokens, one a unit, with their keys and their path."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self.tokens, self.chain, self.path = tokens, chain(*tokens), PrefixPath()
+
+    def grow(self, tokens: list[int]) -> None:
+        self.tokens = self.tokens + tokens
+        self.chain.extend(keys(*self.tokens)[len(self.chain) :])
 
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=8)
@@ -105,44 +121,45 @@ TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=8)
 def test_a_number_in_use_never_changes_its_meaning(room: int, calls: list[tuple[str, list[int]]]) -> None:
     """Requests come, look up, are held and go; some prefixes are kept by a block. A small room forces sweeps."""
     index = PrefixIndex(room)
-    paths: list[tuple[PrefixPath, list[int]]] = []
-    held: list[tuple[PrefixPath, list[int]]] = []
+    requests: list[Sequence] = []
+    held: list[Sequence] = []
     keyed: dict[int, bytes] = {}
 
-    def look_up(path: PrefixPath, tokens: list[int]) -> None:
+    def look_up(request: Sequence) -> None:
         if index.wants_sweep:
-            index.sweep(in_use(index, *keyed), [path for path, _ in held])
-        numbers = index.extend(path, chain(*tokens)).tolist()
-        assert [index.key(n) for n in numbers] == chain(*tokens)
-        assert [index.units(n) for n in numbers] == list(range(1, len(tokens) + 1))
+            index.sweep(in_use(index, *keyed), [request.path for request in held])
+        numbers = index.extend(request.path, request.chain)
+        assert index.keys_of(numbers) == keys(*request.tokens)
+        assert index.units_of(numbers).tolist() == list(range(1, len(request.tokens) + 1))
 
     for call, tokens in calls:
-        at = sum(tokens) % max(len(paths), 1)
+        at = sum(tokens) % max(len(requests), 1)
         if call == "new":
-            paths.append((PrefixPath(), tokens))
-            look_up(*paths[-1])
-        elif call == "use" and paths:
-            look_up(*paths[at])
-        elif call == "grow" and paths:
-            paths[at] = (paths[at][0], paths[at][1] + tokens)
-            look_up(*paths[at])
-        elif call == "hold" and paths:
-            look_up(*paths[at])
-            held.append(paths[at])
+            requests.append(Sequence(tokens))
+            look_up(requests[-1])
+        elif call == "use" and requests:
+            look_up(requests[at])
+        elif call == "grow" and requests:
+            requests[at].grow(tokens)
+            look_up(requests[at])
+        elif call == "hold" and requests:
+            look_up(requests[at])
+            held.append(requests[at])
         elif call == "drop" and held:
             held.pop(sum(tokens) % len(held))
-        elif call == "key" and paths:
-            look_up(*paths[at])
-            number = int(paths[at][0].numbers[-1])
+        elif call == "key" and requests:
+            look_up(requests[at])
+            number = int(requests[at].path.numbers[-1])
             keyed[number] = index.key(number)
         elif call == "unkey" and keyed:
             keyed.pop(next(iter(keyed)))
         assert all(index.key(number) == key for number, key in keyed.items())
-        for path, tokens_of_path in held:
-            if index.is_current(path):
-                expected = chain(*tokens_of_path)  # the path may have grown since, or not be looked up yet
-                known = [index.key(n) for n in path.numbers[: len(expected)].tolist()]
-                assert known == expected[: len(known)]
+        for request in held:
+            if index.is_current(request.path):
+                known = [index.key(n) for n in request.path.numbers.tolist()]
+                assert known == keys(*request.tokens)[: len(known)]
+        for request in requests:
+            assert request.chain.keys == keys(*request.tokens), "a chain belongs to its request"
 
 
 def test_numbers_stay_few_however_many_prefixes_pass() -> None:
@@ -165,9 +182,33 @@ def test_one_look_up_of_an_equal_prefix_compares_lists_and_not_keys() -> None:
             return bytes.__hash__(self)
 
     index = PrefixIndex(room=10_000)
-    keys: list[bytes] = [Counted(b"%d" % i) for i in range(1000)]
-    index.extend(PrefixPath(), keys)
-    index.extend(PrefixPath(), [*keys[:500], *(Counted(b"x%d" % i) for i in range(500))])
+    first: list[bytes] = [Counted(b"%d" % i) for i in range(1000)]
+    index.extend(PrefixPath(), KeyChain(first))
+    index.extend(PrefixPath(), KeyChain([*first[:500], *(Counted(b"x%d" % i) for i in range(500))]))
     Counted.probes = 0
-    index.extend(PrefixPath(), keys)
+    index.extend(PrefixPath(), KeyChain(first))
     assert Counted.probes <= 4
+
+
+def kept_keys(index: PrefixIndex) -> int:
+    """Keys in all the lists that the runs of ``index`` refer to."""
+    lists = {id(run.keys): run.keys for run in index._runs}
+    return sum(map(len, lists.values()))
+
+
+def test_a_long_conversation_does_not_keep_the_keys_of_all_its_turns() -> None:
+    index, tokens = PrefixIndex(room=10_000), list(range(40))
+    for turn in range(50):
+        index.extend(PrefixPath(), chain(*tokens))
+        tokens += [1000 + turn] * 10
+    assert len(index) - 1 == 40 + 49 * 10
+    assert kept_keys(index) <= 2 * (len(index) - 1)
+
+
+def test_a_sweep_gives_up_the_keys_of_what_it_recycles() -> None:
+    index = PrefixIndex(room=10_000)
+    for request in range(20):
+        index.extend(PrefixPath(), chain(request, *range(99)))
+    first_ten = [request * 100 + 1 + unit for request in range(20) for unit in range(10)]
+    index.sweep(in_use(index, *first_ten), [])
+    assert kept_keys(index) == 200

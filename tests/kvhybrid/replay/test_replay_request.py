@@ -29,7 +29,7 @@ def test_it_counts_and_keeps_no_tokens() -> None:
     request = request_of(1100, None)
     request.append_output_token_ids((0, 0, 0))
     assert (request.num_prompt_tokens, request.num_output_tokens, request.num_tokens) == (1100, 3, 1103)
-    assert (request.max_new_tokens, len(request.token_ids), request.block_hashes) == (100, 0, [])
+    assert (request.max_new_tokens, len(request.token_ids), len(request.block_hashes)) == (100, 0, 0)
 
 
 def test_a_key_comes_with_the_token_that_fills_its_unit() -> None:

@@ -1,0 +1,81 @@
+"""A piece of the tree of prefixes that does not branch."""
+
+from __future__ import annotations
+
+
+class Run:
+    """Keys that follow each other without a branch, under consecutive numbers from ``base`` on.
+
+    They are ``keys[start : start + length]``. The list is that of the request that brought them, or the run's own
+    where they are the smaller part of that list. Either kind only grows, so that several runs may share one.
+    """
+
+    __slots__ = ("_owns_keys", "base", "children", "keys", "length", "parent", "room", "start", "units_before")
+
+    def __init__(
+        self, base: int, parent: Run | None, units_before: int, keys: list[bytes], start: int, length: int
+    ) -> None:
+        self.base = base
+        self.parent = parent
+        self.units_before = units_before
+        """Units of the prefix that the run goes on from."""
+        self.keys = keys
+        self.start = start
+        self.length = length
+        self.children: dict[bytes, Run] = {}
+        """By their first keys."""
+        self.room = 0
+        """Numbers after the run's own that it may still grow into."""
+        self._owns_keys = False
+
+    def key(self, number: int) -> bytes:
+        return self.keys[self.start + number - self.base]
+
+    def keys_between(self, first: int, last: int) -> list[bytes]:
+        """The keys of the numbers from ``first`` to ``last``, up or down."""
+        at = self.start - self.base
+        return (
+            self.keys[at + first : at + last + 1] if first <= last else self.keys[at + last : at + first + 1][::-1]
+        )
+
+    def common(self, at: int, keys: list[bytes], pos: int) -> int:
+        """How many of the run's keys from ``at`` on equal ``keys[pos:]``: where one does, all before it do."""
+        limit, known, first = min(self.length - at, len(keys) - pos), self.keys, self.start + at
+        if not limit or known[first + limit - 1] == keys[pos + limit - 1]:
+            return limit
+        low, high = 0, limit - 1
+        while low < high:
+            middle = (low + high) // 2
+            if known[first + middle] == keys[pos + middle]:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def grow(self, keys: list[bytes], pos: int, count: int) -> None:
+        """Go on with ``keys[pos : pos + count]``, all before which lie on the way to the run's end."""
+        if self.keys is not keys:
+            if not self._owns_keys or len(self.keys) != self.start + self.length:
+                self._own_keys()
+            self.keys += keys[pos : pos + count]
+        self.length += count
+        self.room -= count
+
+    def split(self, at: int) -> Run:
+        """Cut the run before its key ``at``, so that it can branch there. Returns the part from there on."""
+        tail = Run(self.base + at, self, self.units_before + at, self.keys, self.start + at, self.length - at)
+        tail._owns_keys = self._owns_keys
+        tail.children, tail.room = self.children, self.room
+        for child in tail.children.values():
+            child.parent = tail
+        self.length, self.children, self.room = at, {tail.keys[tail.start]: tail}, 0
+        return tail
+
+    def let_go_of_others(self) -> None:
+        """Keep a list of the run's own where others' keys are the larger part of this one."""
+        if 2 * self.length < len(self.keys):
+            self._own_keys()
+
+    def _own_keys(self) -> None:
+        self.keys = self.keys[self.start : self.start + self.length]
+        self.start, self._owns_keys = 0, True

@@ -8,16 +8,17 @@ static PyObject *hand_out(BlockArrays *self, PyObject *const *args, Py_ssize_t c
     if (open_arguments(args, count, "rr", &a) < 0)
         return NULL;
     Ints *groups = &a.ints[0], *ids = &a.ints[1];
+    Block *blocks = &BLOCK(self, 0);
     int ok = are_groups(self, groups, ids->rows, -1) && are_blocks(self, ids);
     for (Py_ssize_t i = 0; ok && i < ids->rows; i++) {
         int32_t group = AT(groups, 0, i);
         for (Py_ssize_t j = 0; j < ids->columns; j++) {
-            BLOCK(self, AT(ids, i, j)).refs = 1;
-            BLOCK(self, AT(ids, i, j)).group = group;
-            BLOCK(self, AT(ids, i, j)).release = 0;
+            Block *block = &blocks[AT(ids, i, j)];
+            block->release = 0;
+            block->refs = 1;
+            block->group = group;
         }
-        if (group >= 0)
-            COUNT(self, LIVE, group) += ids->columns;
+        tally(self, LIVE, group, (int)ids->columns);
     }
     close_arguments(&a);
     return ok ? Py_NewRef(Py_None) : NULL;
@@ -81,44 +82,65 @@ static void turn_round(Ints *stack, Py_ssize_t low, Py_ssize_t end)
     }
 }
 
-/* One reference less to each id; those that are free now go to the cached ones, or row by row onto the stack, so that
-   the first of a row lies on top. -1, all as before, where some id is no block or is held less often than it comes. */
-static int let_go(BlockArrays *self, Ints *ids, Ints *stack, Py_ssize_t *height, Ints *cached, Py_ssize_t *num_cached)
+/* What a release frees: blocks that have a key go to the cached ones, marked with its number, the others onto the stack. */
+typedef struct {
+    Ints *stack, *cached;
+    Py_ssize_t height, num_cached;
+    int64_t number;
+} Release;
+
+static void count_freed(BlockArrays *self, int32_t group, int freed, int keyed)
 {
-    for (Py_ssize_t i = 0; i < ids->rows; i++) {
-        Py_ssize_t bottom = *height;
-        for (Py_ssize_t j = 0; j < ids->columns; j++) {
-            int32_t b = AT(ids, i, j);
-            if (b == 0)
-                continue;
-            if (!is_block(self, b) || BLOCK(self, b).refs <= 0 || *height == stack->columns) {
-                for (Py_ssize_t undo = i * ids->columns + j - 1; undo >= 0; undo--)
-                    BLOCK(self, AT(ids, undo / ids->columns, undo % ids->columns)).refs++;
-                BLOCK(self, 0).refs = 0;
-                return -1;
-            }
-            if (--BLOCK(self, b).refs)
-                continue;
-            if (BLOCK(self, b).number)
-                AT(cached, 0, (*num_cached)++) = b;
-            else
-                AT(stack, 0, (*height)++) = b;
-        }
-        turn_round(stack, bottom, *height);
-    }
-    return 0;
+    tally(self, LIVE, group, -freed);
+    tally(self, REUSABLE, group, keyed);
 }
 
-/* These have been freed by the release of this number, and keep their keys. */
-static void note_release(BlockArrays *self, Ints *cached, Py_ssize_t count, int64_t number)
+/* One reference less to each id of a row. Stops at one that is no block or is not held, and returns its place. */
+static Py_ssize_t let_go(BlockArrays *self, Ints *ids, Py_ssize_t i, Release *to)
 {
-    for (Py_ssize_t j = 0, end; j < count; j = end) {
-        int32_t group = BLOCK(self, AT(cached, 0, j)).group;
-        for (end = j; end < count && BLOCK(self, AT(cached, 0, end)).group == group; end++)
-            BLOCK(self, AT(cached, 0, end)).release = number;
-        tally(self, LIVE, group, (int)(j - end));
-        tally(self, REUSABLE, group, (int)(end - j));
+    Block *blocks = &BLOCK(self, 0);
+    Py_ssize_t j, height = to->height, num_cached = to->num_cached;
+    int32_t group = -1;
+    int freed = 0, keyed = 0;
+    for (j = 0; j < ids->columns; j++) {
+        int32_t b = AT(ids, i, j);
+        if (!b)
+            continue;
+        if (!is_block(self, b) || blocks[b].refs <= 0 || height == to->stack->columns)
+            break;
+        if (--blocks[b].refs)
+            continue;
+        if (blocks[b].group != group) {
+            count_freed(self, group, freed, keyed);
+            group = blocks[b].group;
+            freed = keyed = 0;
+        }
+        freed++;
+        if (blocks[b].number) {
+            blocks[b].release = to->number;
+            AT(to->cached, 0, num_cached++) = b;
+            keyed++;
+        } else
+            AT(to->stack, 0, height++) = b;
     }
+    count_freed(self, group, freed, keyed);
+    turn_round(to->stack, to->height, height);
+    to->height = height;
+    to->num_cached = num_cached;
+    return j;
+}
+
+/* Hold again what let_go went through in rows up to this one, and there before column j. */
+static void take_back(BlockArrays *self, Ints *ids, Py_ssize_t i, Py_ssize_t j)
+{
+    for (; i >= 0; i--, j = ids->columns)
+        while (j-- > 0) {
+            Block *block = &BLOCK(self, AT(ids, i, j));
+            if (!AT(ids, i, j) || block->refs++)
+                continue;
+            count_freed(self, block->group, -1, block->number ? -1 : 0);
+            block->release = 0;
+        }
 }
 
 static PyObject *release(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
@@ -126,22 +148,24 @@ static PyObject *release(BlockArrays *self, PyObject *const *args, Py_ssize_t co
     Arguments a;
     if (open_arguments(args, count, "rwnwn", &a) < 0)
         return NULL;
-    Ints *ids = &a.ints[0], *stack = &a.ints[1], *cached = &a.ints[2];
-    Py_ssize_t before = a.numbers[0], height = before, num_cached = 0;
+    Ints *ids = &a.ints[0];
+    Py_ssize_t before = a.numbers[0];
+    Release to = {&a.ints[1], &a.ints[2], before, 0, a.numbers[1]};
     /* A free block lies on the stack once, so that a stack of all blocks has room for all. */
-    int ok = is_given(stack) && is_given(cached) && has_room(stack, 1, self->num_blocks) &&
-             has_room(cached, 1, ids->rows * ids->columns);
-    if (ok && (before < 0 || before > stack->columns)) {
-        PyErr_Format(PyExc_ValueError, "a stack of %zd is not %zd high", stack->columns, before);
+    int ok = is_given(to.stack) && is_given(to.cached) && has_room(to.stack, 1, self->num_blocks) &&
+             has_room(to.cached, 1, ids->rows * ids->columns);
+    if (ok && (before < 0 || before > to.stack->columns)) {
+        PyErr_Format(PyExc_ValueError, "a stack of %zd is not %zd high", to.stack->columns, before);
         ok = 0;
     }
-    if (ok && let_go(self, ids, stack, &height, cached, &num_cached) < 0)
-        height = -1;
-    if (ok && height >= 0)
-        note_release(self, cached, num_cached, a.numbers[1]);
-    for (Py_ssize_t j = before; ok && j < height; j++) {
-        tally(self, LIVE, BLOCK(self, AT(stack, 0, j)).group, -1);
+    for (Py_ssize_t i = 0; ok && to.height >= 0 && i < ids->rows; i++) {
+        Py_ssize_t done = let_go(self, ids, i, &to);
+        if (done < ids->columns) {
+            take_back(self, ids, i, done);
+            to.height = -1;
+            to.num_cached = 0;
+        }
     }
     close_arguments(&a);
-    return ok ? Py_BuildValue("nn", height, num_cached) : NULL;
+    return ok ? Py_BuildValue("nn", to.height, to.num_cached) : NULL;
 }

@@ -30,28 +30,29 @@ static int leave_line(BlockArrays *self, int32_t group, int32_t number, int32_t 
     return 0;
 }
 
+/* Returns whether all can be keyed here, or -1, an error. */
 static int can_register(BlockArrays *self, Ints *groups, Ints *ids, Ints *numbers)
 {
     const Block *blocks = &BLOCK(self, 0);
+    int able = 1;
     for (Py_ssize_t i = 0; i < ids->rows; i++) {
         const int32_t *firsts = &INDEX(self, AT(groups, 0, i), 0);
         for (Py_ssize_t j = 0; j < ids->columns; j++) {
-            int32_t b = AT(ids, i, j), number = number_at(self, numbers, j);
-            if (b && (blocks[b].number || !number || (firsts[number] && blocks[firsts[number]].tangled)))
-                return 0;
+            int32_t b = AT(ids, i, j), number = number_at(self, numbers, j), first = firsts[number];
+            if (!is_block(self, b))
+                return refuse_block(self, b);
+            if (b && (blocks[b].number || !number || (first && blocks[first].tangled)))
+                able = 0;
         }
     }
-    return 1;
+    return able;
 }
 
-static void belong_to(BlockArrays *self, int32_t b, int32_t group)
+static void move_to(BlockArrays *self, int32_t b, int32_t group)
 {
-    int32_t old = BLOCK(self, b).group;
-    if (old == group)
-        return;
     if (BLOCK(self, b).refs) {
         tally(self, LIVE, group, 1);
-        tally(self, LIVE, old, -1);
+        tally(self, LIVE, BLOCK(self, b).group, -1);
     }
     BLOCK(self, b).group = group;
 }
@@ -68,7 +69,8 @@ static void give_keys(BlockArrays *self, int32_t group, Ints *ids, Py_ssize_t i,
             AT(stored, i, j) = b && !first ? number : 0;
         if (!b)
             continue;
-        belong_to(self, b, group);
+        if (blocks[b].group != group)
+            move_to(self, b, group);
         blocks[b].number = number;
         cached++;
         reusable += !blocks[b].refs;
@@ -87,60 +89,79 @@ static PyObject *register_rows(BlockArrays *self, PyObject *const *args, Py_ssiz
     if (open_arguments(args, count, "rrrw", &a) < 0)
         return NULL;
     Ints *groups = &a.ints[0], *ids = &a.ints[1], *numbers = &a.ints[2], *stored = &a.ints[3];
-    int ok = are_groups(self, groups, ids->rows, 0) && are_blocks(self, ids) && covers(numbers, 0, ids->columns) &&
+    int ok = are_groups(self, groups, ids->rows, 0) && covers(numbers, 0, ids->columns) &&
              has_room(stored, ids->rows, ids->columns);
-    int able = ok && can_register(self, groups, ids, numbers);
-    for (Py_ssize_t i = 0; able && i < ids->rows; i++)
+    int able = ok ? can_register(self, groups, ids, numbers) : -1;
+    for (Py_ssize_t i = 0; able > 0 && i < ids->rows; i++)
         give_keys(self, AT(groups, 0, i), ids, i, numbers, stored);
     close_arguments(&a);
-    return ok ? PyBool_FromLong(able) : NULL;
+    return able < 0 ? NULL : PyBool_FromLong(able);
 }
 
-/* So many blocks of a group, some of them free, have lost their keys. */
-static void lose(BlockArrays *self, int32_t group, int64_t cached, int64_t reusable, int for_reuse)
+/* Blocks of one group that have lost their keys, and how many of them are free. */
+typedef struct {
+    int32_t group;
+    int64_t cached, reusable;
+} Losses;
+
+static void lose(BlockArrays *self, Losses *losses, int for_reuse)
 {
-    if (!cached)
+    if (!losses->cached)
         return;
-    COUNT(self, CACHED, group) -= cached;
-    COUNT(self, REUSABLE, group) -= reusable;
-    COUNT(self, EVICTIONS, group) += for_reuse ? cached : 0;
+    COUNT(self, CACHED, losses->group) -= losses->cached;
+    COUNT(self, REUSABLE, losses->group) -= losses->reusable;
+    COUNT(self, EVICTIONS, losses->group) += for_reuse ? losses->cached : 0;
+    losses->cached = losses->reusable = 0;
 }
 
-/* Returns how many keys are gone with the keys of ids, or -1 where one of these is tangled; -2 is an error. */
-static Py_ssize_t withdraw(BlockArrays *self, Ints *ids, Ints *gone, int for_reuse)
+/* Returns 0, -1 where one of ids is tangled, or -2, an error. */
+static int can_withdraw(BlockArrays *self, Ints *ids)
 {
-    Py_ssize_t found = 0;
+    const Block *blocks = &BLOCK(self, 0);
+    int32_t tangled = 0;
     for (Py_ssize_t j = 0; j < ids->columns; j++) {
-        Block *block = &BLOCK(self, AT(ids, 0, j));
-        if (block->tangled)
-            return -1;
-        if (block->number && !is_key(self, block->group, block->number)) {
-            PyErr_Format(PyExc_IndexError, "block %d has number %d of group %d, of which there is none",
-                         AT(ids, 0, j), block->number, block->group);
+        int32_t b = AT(ids, 0, j);
+        if (!is_block(self, b))
+            return refuse_block(self, b) - 1;
+        tangled |= blocks[b].tangled;
+        if (blocks[b].number && !is_key(self, blocks[b].group, blocks[b].number)) {
+            PyErr_Format(PyExc_IndexError, "block %d has number %d of group %d, of which there is none", b,
+                         blocks[b].number, blocks[b].group);
             return -2;
         }
     }
-    int64_t cached = 0, reusable = 0;
-    int32_t group = 0;
+    return tangled ? -1 : 0;
+}
+
+/* Returns how many keys are gone with the keys of ids. */
+static Py_ssize_t withdraw(BlockArrays *self, Ints *ids, Ints *gone, int for_reuse)
+{
+    Block *blocks = &BLOCK(self, 0);
+    int32_t *firsts = &INDEX(self, 0, 0);
+    Losses losses = {0};
+    Py_ssize_t found = 0;
     for (Py_ssize_t j = 0; j < ids->columns; j++) {
-        Block *block = &BLOCK(self, AT(ids, 0, j));
-        if (!block->number)
+        Block *block = &blocks[AT(ids, 0, j)];
+        int32_t number = block->number, alone = !(block->ahead | block->behind);
+        if (!number)
             continue;
-        if (block->group != group) {
-            lose(self, group, cached, reusable, for_reuse);
-            cached = reusable = 0;
-            group = block->group;
+        if (block->group != losses.group) {
+            lose(self, &losses, for_reuse);
+            losses.group = block->group;
+            firsts = &INDEX(self, losses.group, 0);
         }
-        if (leave_line(self, group, block->number, AT(ids, 0, j)) && gone->data) {
-            AT(gone, 0, found) = group;
-            AT(gone, 1, found) = block->number;
+        if (alone)
+            firsts[number] = 0;
+        if ((alone || leave_line(self, losses.group, number, AT(ids, 0, j))) && gone->data) {
+            AT(gone, 0, found) = losses.group;
+            AT(gone, 1, found) = number;
             found++;
         }
         block->number = 0;
-        cached++;
-        reusable += !block->refs;
+        losses.cached++;
+        losses.reusable += !block->refs;
     }
-    lose(self, group, cached, reusable, for_reuse);
+    lose(self, &losses, for_reuse);
     return found;
 }
 
@@ -150,10 +171,11 @@ static PyObject *forget(BlockArrays *self, PyObject *const *args, Py_ssize_t cou
     if (open_arguments(args, count, "rwn", &a) < 0)
         return NULL;
     Ints *ids = &a.ints[0], *gone = &a.ints[1];
-    int ok = are_blocks(self, ids) && has_room(gone, 2, ids->columns);
-    Py_ssize_t found = ok ? withdraw(self, ids, gone, a.numbers[0] != 0) : 0;
+    Py_ssize_t found = has_room(gone, 2, ids->columns) ? can_withdraw(self, ids) : -2;
+    if (!found)
+        found = withdraw(self, ids, gone, a.numbers[0] != 0);
     close_arguments(&a);
-    return ok && found > -2 ? PyLong_FromSsize_t(found) : NULL;
+    return found > -2 ? PyLong_FromSsize_t(found) : NULL;
 }
 
 static PyObject *stand_for(BlockArrays *self, PyObject *const *args, Py_ssize_t count)

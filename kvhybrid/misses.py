@@ -56,10 +56,11 @@ class MissLedger(PoolObserver):
             needed |= marks[: len(needed)] == self._period
         self._period += 1
 
-    def forget(self, numbers: IntArray) -> None:
-        """These numbers will stand for other prefixes."""
-        self._computed[:, numbers] = 0
-        self._lost[:, numbers] = 0
+    def forget(self, spans: list[tuple[int, int]]) -> None:
+        """The numbers ``[first, end)`` of each span will stand for other prefixes."""
+        for first, end in spans:
+            self._computed[:, first:end] = 0
+            self._lost[:, first:end] = 0
 
     # ---- causes
 

@@ -141,13 +141,13 @@ class SingleTypeKVCacheManager:
         entries, per_block = hit.shape[1], self.units_per_block
         if not entries:
             return False
-        expected = path[per_block - 1 : entries * per_block : per_block]
+        expected = path if per_block == 1 else path[per_block - 1 : entries * per_block : per_block]
         if len(expected) < entries:  # the last entry is partly filled
             expected = np.append(expected, path[-1])
         if self.pool.arrays.stand_for(hit, expected):
             return False
         blocks = hit[:, hit[0] > 0]
-        expected = expected[hit[0] > 0]
+        expected = expected[:entries][hit[0] > 0]
         other = blocks[self.pool.number_of[blocks] != expected]
         known = set(path.tolist())
         return any(known.isdisjoint(self.pool.keys_of(block)) for block in other.tolist())

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from kvhybrid.managers.arrays import EMPTY, IntArray
-from kvhybrid.managers.kernel import stretches
+from kvhybrid.managers.kernel import put_span, stretches
 from kvhybrid.managers.key_chain import KeyChain
 from kvhybrid.managers.number_spans import NumberSpans
 from kvhybrid.managers.prefix_run import Run
@@ -42,10 +42,7 @@ class PrefixPath:
             room = np.empty(end + GROWTH + end // 8, np.int32)
             room[:have] = self.numbers
             self._room = room
-        if count == 1:
-            self._room[have] = first
-        else:
-            self._room[have:end] = np.arange(first, first + count, dtype=np.int32)
+        put_span(self._room, have, end, first, 1)
         self.numbers = self._room[:end]
 
 
@@ -61,6 +58,8 @@ class PrefixIndex:
     def __init__(self, room: int) -> None:
         self._root = Run(0, None, 0, [], 0, 0)
         self._runs: list[Run] = [self._root]
+        """By place. A place whose run is gone is on ``_spare_places`` until it is given again."""
+        self._spare_places: list[int] = []
         self._run_of = np.zeros(1, np.int32)
         """For every number, its place in ``_runs``."""
         self._numbers = NumberSpans()
@@ -153,39 +152,44 @@ class PrefixIndex:
             path.append(child.base, count)
 
     def _add(self, run: Run) -> None:
-        self._runs.append(run)
-        self._place(run, len(self._runs) - 1)
-
-    def _place(self, run: Run, place: int) -> None:
-        """Note that the numbers of ``run``, and those that it may grow into, lie in ``_runs[place]``."""
+        """Give ``run`` a place, and note it for its numbers and for those that it may grow into."""
+        if self._spare_places:
+            run.place = self._spare_places.pop()
+            self._runs[run.place] = run
+        else:
+            run.place = len(self._runs)
+            self._runs.append(run)
         if len(self._run_of) < self._numbers.end:
             grown = np.zeros(max(2 * len(self._run_of), self._numbers.end), np.int32)
             grown[: len(self._run_of)] = self._run_of
             self._run_of = grown
-        self._run_of[run.base : run.base + run.length + run.room] = place
+        put_span(self._run_of, run.base, run.base + run.length + run.room, run.place, 0)
 
-    def sweep(self, in_use: np.ndarray, held: Iterable[PrefixPath]) -> IntArray:
+    def sweep(self, in_use: np.ndarray, held: Iterable[PrefixPath]) -> list[tuple[int, int]]:
         """Recycle numbers that are not ``in_use`` (a mask by number) and lie on no ``held`` path: those of whole
         runs and of the tails of runs, as far as nothing that is needed comes after them.
 
-        Returns the numbers that stand for nothing now.
+        Returns the spans ``[first, end)`` of numbers that stand for nothing now.
         """
         current, self._generation = self._generation, self._generation + 1
-        needed = np.zeros(self._numbers.end, bool)
-        needed[: len(in_use)] = in_use[: len(needed)]
+        needed = bytearray(self._numbers.end)
+        needed[: len(in_use)] = in_use[: len(needed)].tobytes()
         for path in held:
             if path.index is self and path.generation == current:
-                needed[path.numbers] = True
                 path.generation = self._generation
-        marks = needed.tobytes()
-        # A run may lose its children on the way, so each is asked when its turn comes.
-        freed = [self._trim(run, marks) for run in self._leaves_first() if not run.children]
-        self._runs = [run for run in self._runs if run.length or run is self._root]
-        for place, run in enumerate(self._runs):
-            self._place(run, place)
-            run.let_go_of_others()
+                if len(path.numbers):  # what comes before the last is kept for its sake
+                    needed[int(path.numbers[-1])] = 1
+        freed: list[tuple[int, int]] = []
+        for run in self._leaves_first():
+            if not run.children:  # a run may have lost its children just now
+                freed.append(self._trim(run, needed))
+            if run.length:
+                run.let_go_of_others()
+            else:
+                self._runs[run.place] = self._root
+                self._spare_places.append(run.place)
         self._given_since_sweep = 0
-        return np.concatenate(freed) if freed else EMPTY
+        return freed
 
     def _leaves_first(self) -> list[Run]:
         order, stack = [], [self._root]
@@ -195,14 +199,12 @@ class PrefixIndex:
             order.append(run)
         return order[:0:-1]
 
-    def _trim(self, run: Run, needed: bytes) -> IntArray:
+    def _trim(self, run: Run, needed: bytearray) -> tuple[int, int]:
         """Give back the part of ``run``, which has no children, after its last number that is ``needed``."""
         end = run.base + run.length
         first = max(needed.rfind(1, run.base, end) + 1, run.base)
-        kept = first - run.base
         self._numbers.give_back(first, end + run.room)
-        run.room = 0
-        if not kept and run.parent is not None:
+        run.room, run.length = 0, first - run.base
+        if not run.length and run.parent is not None:
             del run.parent.children[run.keys[run.start]]
-        run.length = kept
-        return np.arange(first, end, dtype=np.int32)
+        return first, end

@@ -10,7 +10,18 @@ class Run:
     where they are the smaller part of that list. Either kind only grows, so that several runs may share one.
     """
 
-    __slots__ = ("_owns_keys", "base", "children", "keys", "length", "parent", "room", "start", "units_before")
+    __slots__ = (
+        "_owns_keys",
+        "base",
+        "children",
+        "keys",
+        "length",
+        "parent",
+        "place",
+        "room",
+        "start",
+        "units_before",
+    )
 
     def __init__(
         self, base: int, parent: Run | None, units_before: int, keys: list[bytes], start: int, length: int
@@ -26,6 +37,8 @@ class Run:
         """By their first keys."""
         self.room = 0
         """Numbers after the run's own that it may still grow into."""
+        self.place = 0
+        """Its place among the runs of its index."""
         self._owns_keys = False
 
     def key(self, number: int) -> bytes:

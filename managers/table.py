@@ -34,12 +34,18 @@ class BlockTable:
         self.ends: tuple[int, int] = (0, 0)
         """Where the last step began and ended, in tokens: a state that is still held stands for one of them."""
 
+    def reserve(self, length: int) -> None:
+        """Have room for ``length`` entries and some more."""
+        groups, room = self.ids.shape
+        if length > room:
+            grown = np.zeros((groups, length + 8 + length // 8), np.int32)
+            if self.length:
+                grown[:, : self.length] = self.ids[:, : self.length]
+            self.ids = grown
+
     def resize(self, length: int) -> None:
         """Have ``length`` entries, the added ones null."""
-        if length > self.ids.shape[1]:
-            grown = np.zeros((self.ids.shape[0], length + 8 + length // 8), np.int32)
-            grown[:, : self.length] = self.ids[:, : self.length]
-            self.ids = grown
+        self.reserve(length)
         self.length = max(self.length, length)
 
     def row(self, i: int) -> IntArray:

@@ -196,13 +196,17 @@ class KVCacheCoordinator:
     def are_stale(self, hits: Sequence[IntArray], request: Request) -> bool:
         """Whether some block of ``hits`` was reused since they were looked up."""
         numbers = self.numbers(request)
-        stale = [m.is_stale(hit, numbers) for m, hit in zip(self.managers, hits, strict=True)]
-        return True in stale
+        for c, manager in enumerate(self.managers):  # noqa: SIM110, a generator would double the cost
+            if manager.is_stale(hits[c], numbers):
+                return True
+        return False
 
     def are_too_fresh(self, hits: Sequence[IntArray], num_tokens: int) -> bool:
         """Whether some group would have to read what only the current step's forward pass writes."""
-        fresh = [m.is_too_fresh(hit, num_tokens) for m, hit in zip(self.managers, hits, strict=True)]
-        return True in fresh
+        for c, manager in enumerate(self.managers):  # noqa: SIM110, as above
+            if manager.is_too_fresh(hits[c], num_tokens):
+                return True
+        return False
 
     def live_parts(self, hits: Sequence[IntArray], num_tokens: int) -> Sequence[IntArray]:
         """The parts of ``hits`` that are still read once ``num_tokens`` are there."""
@@ -255,8 +259,8 @@ class KVCacheCoordinator:
 
     def _with_free_hits(self, need: list[int], hits: Sequence[IntArray] | None) -> list[int]:
         if hits:
-            for manager, pool, hit in zip(self.managers, self.pool_of, hits, strict=True):
-                need[pool] += manager.pool.count_free(hit)
+            for c, manager in enumerate(self.managers):
+                need[self.pool_of[c]] += manager.pool.count_free(hits[c])
         return need
 
     def fits(self, need: list[int], spare: int) -> bool:
@@ -272,8 +276,9 @@ class KVCacheCoordinator:
     ) -> KVCacheBlocks:
         """Adopt ``hits`` and take the counted blocks. The caller has made sure that they are there."""
         if hits:
-            for (manager, table), hit in zip(held.pairs, hits, strict=True):
-                manager.adopt(table, hit, step.hit_tokens)
+            for c, (manager, table) in enumerate(held.pairs):
+                table.reserve(growths[c].length)
+                manager.adopt(table, hits[c], step.hit_tokens)
         loaded = self._take([len(g.loaded) for g in growths]) if step.loads else self._no_rows
         fresh = self._take([len(g.fresh) + g.copies for g in growths])
         added: list[IntArray] = []

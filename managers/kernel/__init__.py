@@ -12,18 +12,19 @@ from kvhybrid.managers.kernel import plain
 
 BlockArrays: type[plain.BlockArrays] = plain.BlockArrays
 extend_keys, stretches, gather_alike = plain.extend_keys, plain.stretches, plain.gather_alike
-mark_all, mark_each = plain.mark_all, plain.mark_each
+mark_all, mark_each, put_span = plain.mark_all, plain.mark_each, plain.put_span
 if os.environ.get("KVHYBRID_KERNEL") != "plain":
     # There may have been no compiler at installation, or one that an older form of the kernel is left of.
     with suppress(ImportError, AttributeError):
         from kvhybrid.managers.kernel import _native as native
 
-        extend_keys, stretches, gather_alike, mark_all, mark_each, BlockArrays = (
+        extend_keys, stretches, gather_alike, mark_all, mark_each, put_span, BlockArrays = (
             native.extend_keys,
             native.stretches,
             native.gather_alike,
             native.mark_all,
             native.mark_each,
+            native.put_span,
             native.BlockArrays,
         )
 
@@ -37,5 +38,6 @@ __all__ = [
     "is_native",
     "mark_all",
     "mark_each",
+    "put_span",
     "stretches",
 ]

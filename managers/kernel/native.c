@@ -8,6 +8,7 @@
 #include "holding.h"
 #include "keys.h"
 #include "look_up.h"
+#include "spans.h"
 #include "watching.h"
 
 static int keep(PyObject *array, Py_buffer *buffer, Py_ssize_t itemsize, const char *name)
@@ -99,7 +100,7 @@ static PyTypeObject block_arrays = {
 
 static PyMethodDef functions[] = {
     {"extend_keys", extend_keys, METH_VARARGS, "See kvhybrid.managers.kernel.plain."},
-    FAST(stretches), FAST(gather_alike), FAST(mark_all), FAST(mark_each),
+    FAST(put_span), FAST(stretches), FAST(gather_alike), FAST(mark_all), FAST(mark_each),
     {NULL, NULL, 0, NULL},
 };
 

@@ -43,6 +43,13 @@ def extend_keys(keys: list[bytes], tokens: list[int], unit: int, root: bytes, na
         keys.append(parent)
 
 
+def put_span(to: IntArray, start: int, end: int, first: int, step: int) -> None:
+    """``to[start:end]`` gets ``first``, ``first + step``, ``first + 2 · step`` …"""
+    if not 0 <= start <= end <= len(to):
+        raise IndexError(f"entries [{start}, {end}) are not of {len(to)}")
+    to[start:end] = first + step * np.arange(end - start)
+
+
 def stretches(run_of: IntArray, numbers: IntArray) -> list[tuple[int, int, int]]:
     """``numbers`` as pieces that count up or down by one within one run: the run, the first number and the last.
 

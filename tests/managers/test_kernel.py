@@ -22,6 +22,7 @@ from kvhybrid.managers.kernel import (
     mark_all,
     mark_each,
     plain,
+    put_span,
     stretches,
 )
 
@@ -271,6 +272,30 @@ def test_what_cannot_be_hashed_is_an_error(
 ) -> None:
     with pytest.raises(error):
         form(keys, tokens, unit, bytes(32))
+
+
+# ---- spans of numbers
+
+
+@given(st.integers(-1, 8), st.integers(-1, 9), st.integers(-5, 5), st.integers(-2, 2), st.sampled_from([1, 2, -1]))
+def test_both_forms_put_the_same_span(start: int, end: int, first: int, step: int, stride: int) -> None:
+    told, left = [], []
+    for form in (put_span, plain.put_span):
+        array = int_array(range(100, 116))
+        try:
+            told.append(form(array[::stride][:8], start, end, first, step))
+        except IndexError as error:
+            told.append(str(error))
+        left.append(array.tolist())
+    assert told[0] == told[1]
+    assert left[0] == left[1]
+
+
+def test_a_span_counts_up_or_repeats() -> None:
+    array = int_array([9] * 6)
+    put_span(array, 1, 4, 5, 1)
+    put_span(array, 4, 6, 3, 0)
+    assert array.tolist() == [9, 5, 6, 7, 3, 3]
 
 
 # ---- what observers are told

@@ -212,3 +212,21 @@ def test_a_sweep_gives_up_the_keys_of_what_it_recycles() -> None:
     first_ten = [request * 100 + 1 + unit for request in range(20) for unit in range(10)]
     index.sweep(in_use(index, *first_ten), [])
     assert kept_keys(index) == 200
+
+
+def test_a_place_in_the_list_of_runs_is_given_again() -> None:
+    index = PrefixIndex(room=10_000)
+    for _ in range(5):
+        for request in range(30):
+            index.extend(PrefixPath(), chain(request, 1, 2))
+        index.sweep(in_use(index), [])
+    assert len(index._runs) == 1 + 30
+
+
+def test_a_sweep_tells_what_it_has_recycled() -> None:
+    index = PrefixIndex(room=10_000)
+    kept = PrefixPath()
+    index.extend(kept, chain(1, 2, 3))
+    index.extend(PrefixPath(), chain(1, 2, 9, 8))
+    index.extend(PrefixPath(), chain(5, 6))
+    assert sorted(index.sweep(in_use(index, 4), [kept])) == [(4, 4), (5, 6), (6, 8)]

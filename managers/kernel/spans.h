@@ -1,0 +1,22 @@
+/* Numbers that follow each other. */
+
+#include "arrays.h"
+
+static PyObject *put_span(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Arguments a;
+    if (open_arguments(args, count, "wnnnn", &a) < 0)
+        return NULL;
+    Ints *to = &a.ints[0];
+    Py_ssize_t start = a.numbers[0], end = a.numbers[1];
+    int ok = is_given(to);
+    if (ok && (start < 0 || start > end || end > to->columns)) {
+        PyErr_Format(PyExc_IndexError, "entries [%zd, %zd) are not of %zd", start, end, to->columns);
+        ok = 0;
+    }
+    uint32_t value = (uint32_t)a.numbers[2], step = (uint32_t)a.numbers[3];
+    for (Py_ssize_t j = start; ok && j < end; j++, value += step)
+        AT(to, 0, j) = (int32_t)value;
+    close_arguments(&a);
+    return ok ? Py_NewRef(Py_None) : NULL;
+}

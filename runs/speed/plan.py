@@ -13,6 +13,9 @@ WHOLE_TRACE = 12_031
 """Requests of the conversation trace."""
 COMPARED = tuple(f"a:{model}" for model in MODELS)
 """The works whose evictions are compared."""
+SHORT = ("a:prompts", "b:", "c:", "d:")
+"""Works, by the starts of their names, whose runs take hundredths of a second, so that each is easily disturbed:
+three times as many pairs are run."""
 LARGEST_PEER_POOL = 1_000_000
 """Blocks. vLLM keeps an object for each, which takes gigabytes beyond this."""
 
@@ -48,12 +51,12 @@ class Plan:
 
 
 def full_plan(trace: str) -> Plan:
-    """What is committed: 7 pairs, the whole trace through the schedulers; about half an hour with both peers."""
+    """What is committed: 7 pairs or more, the whole trace through the schedulers; half an hour with both peers."""
     return _plan(Size(trace=trace), rounds=7, scheduled=WHOLE_TRACE, pools=POOLS)
 
 
 def quick_plan(trace: str) -> Plan:
-    """3 pairs on 60 requests and shorter prompts: whether everything works, and the order of size."""
+    """3 pairs or more on 60 requests and shorter prompts: whether everything works, and the order of size."""
     return _plan(
         Size(trace=trace, requests=60, repeats=3, batch=64, parts=3, pool_blocks=100_000),
         rounds=3,
@@ -71,7 +74,8 @@ def _plan(size: Size, rounds: int, scheduled: int, pools: Sequence[int]) -> Plan
         mine = size
         if work.startswith("scheduler"):
             mine = replace(size, requests=scheduled, parts=rounds)
-        steps.append(Step(work, mine, rounds, _sides(work, wanted)))
+        pairs = 3 * rounds if work.startswith(SHORT) else rounds
+        steps.append(Step(work, mine, pairs, _sides(work, wanted)))
         if work in COMPARED:
             # Once, to compare evictions: counting them takes vLLM's events, which would cost it time above.
             steps.append(Step(work, size, 1, ("ours", "vllm, events"), counts=False))

@@ -12,6 +12,7 @@ from kvhybrid.managers.arrays import EMPTY, IntArray
 from kvhybrid.managers.block_keys import BlockKeys, BlockPoolError
 from kvhybrid.managers.eviction import ReuseOrder
 from kvhybrid.managers.eviction.lru import LRU
+from kvhybrid.managers.kernel import put_span
 from kvhybrid.managers.kernel.plain import CACHED, LIVE, REUSABLE
 
 NOBODY = np.array([-1], np.int32)
@@ -87,27 +88,34 @@ class BlockPool(BlockKeys):
             raise BlockPoolError(f"{count} blocks asked for, {self.num_free} of {self.num_blocks} are free")
         if not count:
             return EMPTY
-        parts: list[IntArray] = []
-        if from_stack := min(count, self._stacked):
-            self._stacked -= from_stack
-            parts.append(self._stack[self._stacked : self._stacked + from_stack][::-1].copy())
-        if unused := min(count - from_stack, self.num_blocks - self._next_unused):
-            parts.append(np.arange(self._next_unused, self._next_unused + unused, dtype=np.int32))
-            self._next_unused += unused
-        if cached := count - from_stack - unused:
-            reused = self._order.pop(cached)
-            self._evict_for_reuse(reused)
-            parts.append(reused)
+        stacked = min(count, self._stacked)
+        unused = min(count - stacked, self.num_blocks - self._next_unused)
+        cached = count - stacked - unused
+        reused = self._reuse(cached) if cached else EMPTY
         self.num_free -= count
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if cached == count:
+            return reused
+        ids = np.empty(count, np.int32)
+        if stacked:
+            height, self._stacked = self._stacked, self._stacked - stacked
+            ids[:stacked] = self._stack[self._stacked : height][::-1]
+        if unused:
+            put_span(ids, stacked, stacked + unused, self._next_unused, 1)
+            self._next_unused += unused
+        if cached:
+            ids[-cached:] = reused
+        return ids
 
-    def _evict_for_reuse(self, ids: IntArray) -> None:
+    def _reuse(self, count: int) -> IntArray:
+        """``count`` cached blocks, those first whose turn it is, which lose their keys."""
+        ids = self._order.pop(count)
         if self.audience.of_evicted:
             lost = ids[self.number_of[ids] > 0]
             groups = self.group_of[lost]
             for observer in self.audience.of_evicted:
                 observer.evicted(lost, groups)
         self.drop_keys(ids, for_reuse=True)
+        return ids
 
     def hold(self, ids: IntArray) -> None:
         """One more reference to each of ``ids``, which are held or cached; a free one leaves the queue.

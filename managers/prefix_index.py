@@ -19,10 +19,12 @@ GROWTH = 8
 class PrefixPath:
     """A request's chain of keys as prefix numbers: entry i stands for its first ``(i + 1)`` units."""
 
-    __slots__ = ("_room", "generation", "index", "numbers")
+    __slots__ = ("_room", "generation", "index", "last", "numbers")
 
     def __init__(self) -> None:
         self.numbers: IntArray = EMPTY
+        self.last = 0
+        """The last of them, 0 where there is none."""
         self.generation = 0
         self.index: PrefixIndex | None = None
         """Whose numbers they are: a request may go to one cache and then to another."""
@@ -32,7 +34,7 @@ class PrefixPath:
         """Stand for nothing of ``index``, with room for so many numbers."""
         self.index, self.generation = index, generation
         self._room = np.empty(room, np.int32)
-        self.numbers = self._room[:0]
+        self.numbers, self.last = self._room[:0], 0
 
     def append(self, first: int, count: int) -> None:
         """Go on with ``count`` numbers from ``first`` on. Arrays that were read before stay as they are."""
@@ -43,7 +45,7 @@ class PrefixPath:
             room[:have] = self.numbers
             self._room = room
         put_span(self._room, have, end, first, 1)
-        self.numbers = self._room[:end]
+        self.numbers, self.last = self._room[:end], first + count - 1
 
 
 class PrefixIndex:
@@ -116,9 +118,8 @@ class PrefixIndex:
         run, at, pos = self._root, 0, len(path.numbers)
         grows = pos > 0
         if grows:
-            last = int(path.numbers[-1])
-            run = self._runs[self._run_of[last]]
-            at = last - run.base + 1
+            run = self._runs[self._run_of[path.last]]
+            at = path.last - run.base + 1
         while pos < len(keys):
             if at == run.length:
                 child = run.children.get(keys[pos])
@@ -177,8 +178,7 @@ class PrefixIndex:
         for path in held:
             if path.index is self and path.generation == current:
                 path.generation = self._generation
-                if len(path.numbers):  # what comes before the last is kept for its sake
-                    needed[int(path.numbers[-1])] = 1
+                needed[path.last] = 1  # what comes before it is kept for its sake
         freed: list[tuple[int, int]] = []
         for run in self._leaves_first():
             if not run.children:  # a run may have lost its children just now

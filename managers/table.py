@@ -36,9 +36,8 @@ class BlockTable:
 
     def reserve(self, length: int) -> None:
         """Have room for ``length`` entries and some more."""
-        groups, room = self.ids.shape
-        if length > room:
-            grown = np.zeros((groups, length + 8 + length // 8), np.int32)
+        if length > self.ids.shape[1]:
+            grown = np.zeros((self.ids.shape[0], length + 8 + length // 8), np.int32)
             if self.length:
                 grown[:, : self.length] = self.ids[:, : self.length]
             self.ids = grown

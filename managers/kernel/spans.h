@@ -15,8 +15,13 @@ static PyObject *put_span(PyObject *module, PyObject *const *args, Py_ssize_t co
         ok = 0;
     }
     uint32_t value = (uint32_t)a.numbers[2], step = (uint32_t)a.numbers[3];
-    for (Py_ssize_t j = start; ok && j < end; j++, value += step)
-        AT(to, 0, j) = (int32_t)value;
+    if (ok && to->stride == sizeof value) { /* apart, so that it is done many at a time */
+        uint32_t *at = (uint32_t *)to->data;
+        for (Py_ssize_t j = start; j < end; j++)
+            at[j] = value + (uint32_t)(j - start) * step;
+    } else
+        for (Py_ssize_t j = start; ok && j < end; j++, value += step)
+            AT(to, 0, j) = (int32_t)value;
     close_arguments(&a);
     return ok ? Py_NewRef(Py_None) : NULL;
 }

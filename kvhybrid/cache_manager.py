@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
@@ -23,8 +24,9 @@ from kvhybrid.managers.block_pool import BlockPool
 from kvhybrid.request import Request, RequestStatus
 from kvhybrid.stats import CacheStats
 
-NO_HEADROOM = Headroom(0, 0, 0)
-ADMISSIBLE = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+NO_HEADROOM: Final = Headroom(0, 0, 0)
+RUNNING: Final = RequestStatus.RUNNING
+ADMISSIBLE: Final = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -184,7 +186,7 @@ class KVCacheManager:
             held is not None
             and held.owner is request
             and request.num_computed_tokens + num_new_tokens + num_lookahead_tokens <= held.quiet_until
-            and request.status is RequestStatus.RUNNING
+            and request.status is RUNNING
             and num_new_tokens > 0
             and not num_external_computed_tokens
         ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvhybrid.managers.kernel import extend_keys
 from kvhybrid.managers.kernel.plain import token_bytes
@@ -11,7 +11,7 @@ from kvhybrid.managers.kernel.plain import token_bytes
 if TYPE_CHECKING:
     from kvhybrid.request import Request
 
-ROOT = sha256(b"kvhybrid prefix").digest()
+ROOT: Final = sha256(b"kvhybrid prefix").digest()
 """The parent of every first unit."""
 
 

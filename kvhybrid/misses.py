@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from kvhybrid.managers.arrays import IntArray
@@ -10,7 +12,7 @@ from kvhybrid.managers.kernel import mark_all, mark_each
 from kvhybrid.managers.observer import PoolObserver
 from kvhybrid.miss_causes import MissCauses
 
-ROW = np.zeros(1, np.int32)
+ROW: Final = np.zeros(1, np.int32)
 """The only row of what is noted for all groups."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ IntArray: TypeAlias = NDArray[np.int32]
 Entries: TypeAlias = range | IntArray
 """Places in a block table, ascending: a range where they follow each other, since slices are fast."""
 
-EMPTY: IntArray = np.zeros(0, np.int32)
+EMPTY: Final[IntArray] = np.zeros(0, np.int32)
 EMPTY.flags.writeable = False
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 from mypy_extensions import mypyc_attr
@@ -60,7 +60,7 @@ class Growth:
         return len(self.loaded) + len(self.fresh) + self.copies
 
 
-NO_ENTRIES = range(0)
+NO_ENTRIES: Final = range(0)
 
 
 def _from(start: int, entries: Entries) -> Entries:

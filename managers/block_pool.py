@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import numpy as np
 from mypy_extensions import mypyc_attr
@@ -15,7 +15,7 @@ from kvhybrid.managers.eviction.lru import LRU
 from kvhybrid.managers.kernel import put_span
 from kvhybrid.managers.kernel.plain import CACHED, LIVE, REUSABLE
 
-NOBODY = np.array([-1], np.int32)
+NOBODY: Final = np.array([-1], np.int32)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from kvhybrid.managers.key_chain import KeyChain
 from kvhybrid.managers.number_spans import NumberSpans
 from kvhybrid.managers.prefix_run import Run
 
-GROWTH = 8
+GROWTH: Final = 8
 """Numbers set aside when a sequence outgrows its run, so that it need not start one at every block."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Final
 
 import numpy as np
 from mypy_extensions import mypyc_attr
@@ -23,7 +24,7 @@ from kvhybrid.misses import MissLedger
 from kvhybrid.request import Request
 from kvhybrid.specs import registry
 
-NO_ROWS: IntArray = np.zeros((1, 0), np.int32)
+NO_ROWS: Final[IntArray] = np.zeros((1, 0), np.int32)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

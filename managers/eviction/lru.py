@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 from mypy_extensions import mypyc_attr
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from kvhybrid.managers.arrays import EMPTY, IntArray
 from kvhybrid.managers.eviction.base import ReuseOrder
 
-MANY = 4096
+MANY: Final = 4096
 """Entries of runs below which it is not worth looking for stale ones."""
 
 

@@ -14,7 +14,7 @@ from kvhybrid.cache_errors import StaleHitError, manager_error
 from kvhybrid.cache_figures import take_stats
 from kvhybrid.cache_observers import observe
 from kvhybrid.coordinators import get_kv_cache_coordinator
-from kvhybrid.coordinators.roll_back import StepMark, recount
+from kvhybrid.coordinators.roll_back import mark_step, recount, undo_step
 from kvhybrid.coordinators.step import Headroom, RequestTables, Step
 from kvhybrid.counters import CacheCounters
 from kvhybrid.events import CacheEvent
@@ -210,13 +210,13 @@ class KVCacheManager:
         if watermark or reserved_blocks or full_sequence_must_fit:
             full = min(request.num_tokens, self.max_model_len) if full_sequence_must_fit else 0
             headroom = Headroom(watermark, reserved_blocks, full)
-        before = StepMark(self.coordinator, held)
+        mark_step(self.coordinator, held)
         try:
             return self._allocate(request, held, new_computed_blocks, step, headroom, delay_cache_blocks)
         except StaleHitError:
             raise
         except Exception as error:
-            before.go_back(self.coordinator, request.request_id)
+            undo_step(self.coordinator, request.request_id, held)
             raise manager_error(self.coordinator, error, f"request {request.request_id!r}, {step}") from error
 
     def _allocate(
@@ -289,11 +289,11 @@ class KVCacheManager:
         if self.recorder is not None:
             self.recorder.cache_blocks(request, num_computed_tokens)
         elif held := self.coordinator.tables.get(request.request_id):
-            before = StepMark(self.coordinator, held)
+            mark_step(self.coordinator, held)
             try:
                 self._key(held, request, num_computed_tokens)
             except Exception as error:
-                before.go_back(self.coordinator, request.request_id)
+                undo_step(self.coordinator, request.request_id, held)
                 raise manager_error(self.coordinator, error, f"request {request.request_id!r}") from error
 
     def _key(self, held: RequestTables, request: Request, num_tokens: int) -> None:

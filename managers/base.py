@@ -91,6 +91,7 @@ class SingleTypeKVCacheManager:
         self.margin = self._margin()
         self.pending_copies: list[list[tuple[int, int]]] = [[] for _ in self.groups]
         """Per group, (source, target) of page copies that have not run yet; both ends are held for them."""
+        self._copies_marked = 0
         self.written_from: dict[int, int] = {}
         """Blocks keyed by the current step, and the first token whose content in them exists only after it."""
         self.keeps_all = self._keeps_all()
@@ -261,6 +262,15 @@ class SingleTypeKVCacheManager:
                 self.written_from[int(target)] = 0
         self.pool.hold(copies if reader else sources)
         return copies if reader else None
+
+    def mark_copies(self) -> None:
+        """Note how many copies are pending, to go back to when a step fails."""
+        self._copies_marked = len(self.pending_copies[0])
+
+    def drop_copies(self) -> None:
+        """Forget the copies that are pending since the last mark."""
+        for copies in self.pending_copies:
+            del copies[self._copies_marked :]
 
     def settle(self, table: BlockTable, total: int, main: int) -> None:
         """All groups are extended: the step goes from ``total`` tokens to ``main``."""

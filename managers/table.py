@@ -17,7 +17,7 @@ class BlockTable:
     Entry ``j`` stands for the tokens ``[j · B, (j + 1) · B)``.
     """
 
-    __slots__ = ("dropped", "ends", "ids", "keyed", "length", "tail_keyed", "tail_to_copy")
+    __slots__ = ("_mark", "dropped", "ends", "ids", "keyed", "length", "tail_keyed", "tail_to_copy")
 
     def __init__(self, num_groups: int) -> None:
         self.ids: IntArray = np.zeros((num_groups, 0), np.int32)
@@ -33,6 +33,7 @@ class BlockTable:
         """A state's entry whose key must move to a copy before the request overwrites it; -1 for none."""
         self.ends: tuple[int, int] = (0, 0)
         """Where the last step began and ended, in tokens: a state that is still held stands for one of them."""
+        self._mark: TableMark = (0, 0, 0, False, -1, (0, 0))
 
     def reserve(self, length: int) -> None:
         """Have room for ``length`` entries and some more."""
@@ -51,11 +52,11 @@ class BlockTable:
         """The entries of the ``i``-th group of the manager."""
         return self.ids[i, : self.length]
 
-    def mark(self) -> TableMark:
-        """Where the table stands, to go back to when a step fails: a step only appends."""
-        return (self.length, self.keyed, self.dropped, self.tail_keyed, self.tail_to_copy, self.ends)
+    def mark(self) -> None:
+        """Note where the table stands, to go back to when a step fails: a step only appends."""
+        self._mark = (self.length, self.keyed, self.dropped, self.tail_keyed, self.tail_to_copy, self.ends)
 
-    def go_back(self, mark: TableMark) -> None:
-        """Drop the entries that were appended since ``mark``."""
-        self.length, self.keyed, self.dropped, self.tail_keyed, self.tail_to_copy, self.ends = mark
+    def go_back(self) -> None:
+        """Drop the entries that were appended since the last mark."""
+        self.length, self.keyed, self.dropped, self.tail_keyed, self.tail_to_copy, self.ends = self._mark
         self.ids[:, self.length :] = 0

@@ -10,43 +10,43 @@ from kvhybrid.coordinators.base import KVCacheCoordinator
 from kvhybrid.coordinators.step import RequestTables
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.block_pool import BlockPool
-from kvhybrid.managers.table import TableMark
 
 
-class StepMark:
-    """Where a request's tables and the pending copies stood before a step."""
+def mark_step(coordinator: KVCacheCoordinator, held: RequestTables | None) -> None:
+    """Note where the tables of ``held``, which a step is about to change, and the pending copies stand.
 
-    __slots__ = ("copies", "tables")
-
-    def __init__(self, coordinator: KVCacheCoordinator, held: RequestTables | None) -> None:
-        for taken in coordinator.taken:
+    ``held`` is None for a request that holds nothing yet.
+    """
+    for taken in coordinator.taken:
+        if taken:
             taken.clear()
-        self.tables: list[TableMark] | None = [table.mark() for table in held.tables] if held else None
-        """None for a request that held nothing."""
-        self.copies = [len(manager.pending_copies[0]) for manager in coordinator.managers]
-        """Per manager, how many copies were pending in each of its groups."""
+    for manager in coordinator.managers:
+        manager.mark_copies()
+    if held is not None:
+        for table in held.tables:
+            table.mark()
 
-    def go_back(self, coordinator: KVCacheCoordinator, request_id: str) -> None:
-        """Undo the step: old tables, no keys for what was not computed, references counted anew."""
-        if self.tables is None:
-            coordinator.tables.pop(request_id, None)
-        else:
-            self._restore(coordinator, coordinator.tables[request_id])
-        for manager, length in zip(coordinator.managers, self.copies, strict=True):
-            for copies in manager.pending_copies:
-                del copies[length:]
-        for pool, taken in zip(coordinator.pools, coordinator.taken, strict=True):
-            for ids in taken:
-                pool.drop_keys(ids.ravel())
-        recount(coordinator)
 
-    def _restore(self, coordinator: KVCacheCoordinator, held: RequestTables) -> None:
-        assert self.tables is not None
-        held.quiet_until, held.keys_from = -1, 0
-        for manager, table, mark in zip(coordinator.managers, held.tables, self.tables, strict=True):
-            table.go_back(mark)
-            fresh = table.ids[:, table.keyed : table.length].ravel()
-            manager.pool.drop_keys(fresh[fresh > 0])
+def undo_step(coordinator: KVCacheCoordinator, request_id: str, held: RequestTables | None) -> None:
+    """Go back to the mark: old tables, no keys for what was not computed, references counted anew."""
+    if held is None:
+        coordinator.tables.pop(request_id, None)
+    else:
+        _restore(coordinator, held)
+    for manager in coordinator.managers:
+        manager.drop_copies()
+    for pool, taken in zip(coordinator.pools, coordinator.taken, strict=True):
+        for ids in taken:
+            pool.drop_keys(ids.ravel())
+    recount(coordinator)
+
+
+def _restore(coordinator: KVCacheCoordinator, held: RequestTables) -> None:
+    held.quiet_until, held.keys_from = -1, 0
+    for manager, table in zip(coordinator.managers, held.tables, strict=True):
+        table.go_back()
+        fresh = table.ids[:, table.keyed : table.length].ravel()
+        manager.pool.drop_keys(fresh[fresh > 0])
 
 
 def recount(coordinator: KVCacheCoordinator) -> None:

@@ -218,6 +218,17 @@ def test_an_admission_keeps_no_object_for_every_block() -> None:
     assert sys.getallocatedblocks() - before < 500
 
 
+def test_an_admission_takes_no_reference_to_a_key() -> None:
+    """Which would touch the memory of every one: the prefix index refers to the request's whole chain."""
+    manager = manager_of(MODELS["gemma3"], 80_000)
+    keys = keys_of("r", 8192)
+    request = KeyedRequest("r", 8192 * BLOCK, keys)
+    before = [sys.getrefcount(key) for key in keys]
+    admit(manager, request)
+    more = [now - then for now, then in zip((sys.getrefcount(key) for key in keys), before, strict=True)]
+    assert sum(more) <= 1, "that of the run's first key, under which it is found"
+
+
 # ---- decode steps
 
 

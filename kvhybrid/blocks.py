@@ -55,11 +55,14 @@ class ComputedBlocks(NamedTuple):
     junction: int
 
 
-def check_adopted(request_id: str, num_tokens: int, hit: KVCacheBlocks | None) -> None:
-    """Raise ValueError if ``hit`` is no hit of ``num_tokens``, which request ``request_id`` is about to adopt."""
+def check_adopted(request_id: str, num_tokens: int, hit: KVCacheBlocks | None, num_managers: int) -> None:
+    """Raise ValueError if ``hit``, which request ``request_id`` is about to adopt, is no hit of ``num_tokens``, or
+    none of a cache with so many managers."""
     found = hit.num_tokens if isinstance(hit, PrefixHit) else 0
     if found != num_tokens:
         raise ValueError(
             f"request {request_id!r}: num_new_computed_tokens = {num_tokens}, "
             f"new_computed_blocks is a hit of {found} tokens"
         )
+    if isinstance(hit, PrefixHit) and len(hit.by_manager) != num_managers:
+        raise ValueError(f"request {request_id!r}: new_computed_blocks is a hit of another cache")

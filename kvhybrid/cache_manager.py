@@ -192,7 +192,8 @@ class KVCacheManager:
         ):
             return self.no_blocks
         if held is None and num_new_computed_tokens:
-            check_adopted(request.request_id, num_new_computed_tokens, new_computed_blocks)
+            managers = len(self.coordinator.managers)
+            check_adopted(request.request_id, num_new_computed_tokens, new_computed_blocks, managers)
         elif held is not None and held.owner is not request:
             raise ValueError(
                 f"request {request.request_id!r}: another request of this id holds blocks; free it first"

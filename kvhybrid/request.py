@@ -50,7 +50,7 @@ class Request:
     """One sequence on its way through the engine.
 
     ``num_computed_tokens`` counts tokens whose cache entries exist; ``num_in_flight_tokens`` of them are
-    scheduled and not settled yet. ``block_hashes`` grows with the tokens.
+    scheduled and not settled yet. ``block_hashes``, a `KeyChain`, grows with the tokens.
     """
 
     def __init__(

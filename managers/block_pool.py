@@ -109,6 +109,8 @@ class BlockPool(BlockKeys):
     def _reuse(self, count: int) -> IntArray:
         """``count`` cached blocks, those first whose turn it is, which lose their keys."""
         ids = self._order.pop(count)
+        if len(ids) != count:
+            raise BlockPoolError(f"{type(self._order).__name__}.pop({count}) gave {len(ids)} blocks")
         if self.audience.of_evicted:
             lost = ids[self.number_of[ids] > 0]
             groups = self.group_of[lost]

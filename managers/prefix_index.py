@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvhybrid.managers.arrays import EMPTY, IntArray
 from kvhybrid.managers.kernel import put_span, stretches
@@ -61,7 +62,8 @@ class PrefixIndex:
     def __init__(self, room: int) -> None:
         self._root = Run(0, None, 0, [], 0, 0)
         self._runs: list[Run] = [self._root]
-        """By place. A place whose run is gone is on ``_spare_places`` until it is given again."""
+        """By place. A place whose run is gone is on ``_spare_places`` until it is given again; there are as many
+        as there once were runs at a time."""
         self._spare_places: list[int] = []
         self._run_of = np.zeros(1, np.int32)
         """For every number, its place in ``_runs``."""
@@ -167,7 +169,7 @@ class PrefixIndex:
             self._run_of = grown
         put_span(self._run_of, run.base, run.base + run.length + run.room, run.place, 0)
 
-    def sweep(self, in_use: np.ndarray, held: Iterable[PrefixPath]) -> list[tuple[int, int]]:
+    def sweep(self, in_use: NDArray[np.bool_], held: Iterable[PrefixPath]) -> list[tuple[int, int]]:
         """Recycle numbers that are not ``in_use`` (a mask by number) and lie on no ``held`` path: those of whole
         runs and of the tails of runs, as far as nothing that is needed comes after them.
 

@@ -7,7 +7,8 @@ class Run:
     """Keys that follow each other without a branch, under consecutive numbers from ``base`` on.
 
     They are ``keys[start : start + length]``. The list is that of the request that brought them, or the run's own
-    where they are the smaller part of that list. Either kind only grows, so that several runs may share one.
+    where they are the smaller part of that list. Either kind only grows, so that several runs may share one. A
+    request's list may grow beyond the run, as for another cache; the next sweep lets go of it then.
     """
 
     __slots__ = (
@@ -66,9 +67,10 @@ class Run:
         return low
 
     def grow(self, keys: list[bytes], pos: int, count: int) -> None:
-        """Go on with ``keys[pos : pos + count]``, all before which lie on the way to the run's end."""
+        """Go on with ``keys[pos : pos + count]``, all before which lie on the way to the run's end. A list of its
+        own ends where the run does."""
         if self.keys is not keys:
-            if not self._owns_keys or len(self.keys) != self.start + self.length:
+            if not self._owns_keys:
                 self._own_keys()
             self.keys += keys[pos : pos + count]
         self.length += count
@@ -77,7 +79,6 @@ class Run:
     def split(self, at: int) -> Run:
         """Cut the run before its key ``at``, so that it can branch there. Returns the part from there on."""
         tail = Run(self.base + at, self, self.units_before + at, self.keys, self.start + at, self.length - at)
-        tail._owns_keys = self._owns_keys
         tail.children, tail.room = self.children, self.room
         for child in tail.children.values():
             child.parent = tail

@@ -124,19 +124,19 @@ static void tally(BlockArrays *self, int what, int32_t group, int by)
         COUNT(self, what, group) += by;
 }
 
-/* -1, and the error. */
-static int refuse_block(BlockArrays *self, int32_t id)
+static void refuse_block(BlockArrays *self, int32_t id)
 {
     PyErr_Format(PyExc_IndexError, "block %d is not of this pool of %zd", id, self->num_blocks);
-    return -1;
 }
 
 static int are_blocks(BlockArrays *self, Ints *ids)
 {
     for (Py_ssize_t i = 0; i < ids->rows; i++)
         for (Py_ssize_t j = 0; j < ids->columns; j++)
-            if (!is_block(self, AT(ids, i, j)))
-                return refuse_block(self, AT(ids, i, j)) + 1;
+            if (!is_block(self, AT(ids, i, j))) {
+                refuse_block(self, AT(ids, i, j));
+                return 0;
+            }
     return 1;
 }
 

@@ -82,7 +82,8 @@ static void turn_round(Ints *stack, Py_ssize_t low, Py_ssize_t end)
     }
 }
 
-/* What a release frees: blocks that have a key go to the cached ones, marked with its number, the others onto the stack. */
+/* What a release frees: blocks that have a key go to the cached ones, marked with its number, the others onto the
+   stack. */
 typedef struct {
     Ints *stack, *cached;
     Py_ssize_t height, num_cached;
@@ -131,7 +132,7 @@ static Py_ssize_t let_go(BlockArrays *self, Ints *ids, Py_ssize_t i, Release *to
 }
 
 /* Hold again what let_go went through in rows up to this one, and there before column j. */
-static void take_back(BlockArrays *self, Ints *ids, Py_ssize_t i, Py_ssize_t j)
+static void hold_again(BlockArrays *self, Ints *ids, Py_ssize_t i, Py_ssize_t j)
 {
     for (; i >= 0; i--, j = ids->columns)
         while (j-- > 0) {
@@ -161,7 +162,7 @@ static PyObject *release(BlockArrays *self, PyObject *const *args, Py_ssize_t co
     for (Py_ssize_t i = 0; ok && to.height >= 0 && i < ids->rows; i++) {
         Py_ssize_t done = let_go(self, ids, i, &to);
         if (done < ids->columns) {
-            take_back(self, ids, i, done);
+            hold_again(self, ids, i, done);
             to.height = -1;
             to.num_cached = 0;
         }

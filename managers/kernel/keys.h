@@ -39,8 +39,10 @@ static int can_register(BlockArrays *self, Ints *groups, Ints *ids, Ints *number
         const int32_t *firsts = &INDEX(self, AT(groups, 0, i), 0);
         for (Py_ssize_t j = 0; j < ids->columns; j++) {
             int32_t b = AT(ids, i, j), number = number_at(self, numbers, j), first = firsts[number];
-            if (!is_block(self, b))
-                return refuse_block(self, b);
+            if (!is_block(self, b)) {
+                refuse_block(self, b);
+                return -1;
+            }
             if (b && (blocks[b].number || !number || (first && blocks[first].tangled)))
                 able = 0;
         }
@@ -121,8 +123,10 @@ static int can_withdraw(BlockArrays *self, Ints *ids)
     int32_t tangled = 0;
     for (Py_ssize_t j = 0; j < ids->columns; j++) {
         int32_t b = AT(ids, 0, j);
-        if (!is_block(self, b))
-            return refuse_block(self, b) - 1;
+        if (!is_block(self, b)) {
+            refuse_block(self, b);
+            return -2;
+        }
         tangled |= blocks[b].tangled;
         if (blocks[b].number && !is_key(self, blocks[b].group, blocks[b].number)) {
             PyErr_Format(PyExc_IndexError, "block %d has number %d of group %d, of which there is none", b,

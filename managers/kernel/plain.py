@@ -44,7 +44,7 @@ def extend_keys(keys: list[bytes], tokens: list[int], unit: int, root: bytes, na
 
 
 def put_span(to: IntArray, start: int, end: int, first: int, step: int) -> None:
-    """``to[start:end]`` gets ``first``, ``first + step``, ``first + 2 · step`` …"""
+    """``to[start:end]``, of one dimension, gets ``first``, ``first + step``, ``first + 2 · step`` …"""
     if not 0 <= start <= end <= len(to):
         raise IndexError(f"entries [{start}, {end}) are not of {len(to)}")
     to[start:end] = first + step * np.arange(end - start)
@@ -137,7 +137,7 @@ class BlockArrays:
         self._refs[rows] = 1
         self._group_of[rows] = of_rows[:, None]
         self._release[rows] = 0
-        self._counts[LIVE, of_rows[of_rows >= 0]] += rows.shape[1]
+        np.add.at(self._counts[LIVE], of_rows[of_rows >= 0], rows.shape[1])
 
     def count_free(self, ids: IntArray) -> int:
         """How many of ``ids`` nobody holds."""

@@ -12,7 +12,7 @@ from kvhybrid.cache_manager import KVCacheManager
 from kvhybrid.cli import main
 from kvhybrid.managers.eviction import reuse_order
 from kvhybrid.request import Request
-from kvhybrid.specs import FullAttentionSpec
+from kvhybrid.specs import FullAttentionSpec, SlidingWindowSpec
 
 
 def manager_of(block_size: int = 4, num_blocks: int = 40) -> KVCacheManager:
@@ -35,6 +35,22 @@ def test_a_request_that_goes_to_two_caches_is_looked_up_afresh_in_each() -> None
     assert first.get_computed_blocks(request).num_tokens == 36
     assert second.get_computed_blocks(request).num_tokens == 0
     assert first.get_computed_blocks(request).num_tokens == 36
+
+
+@pytest.mark.parametrize("more", [True, False])
+def test_a_hit_of_a_cache_with_other_groups_is_refused(more: bool) -> None:
+    window = KVCacheGroup("window", SlidingWindowSpec(block_size=4, window=8))
+    groups = (KVCacheGroup("full", FullAttentionSpec(block_size=4)),)
+    one = KVCacheManager(KVCacheConfig(groups, 40), max_model_len=200)
+    two = KVCacheManager(KVCacheConfig((*groups, window), 80), max_model_len=200)
+    there, here = (two, one) if more else (one, two)
+    compute(there, "a", range(40))
+    request = Request("r", range(40), hasher=there.hasher)
+    hit = there.get_computed_blocks(request)
+    assert hit.num_tokens == 36
+    with pytest.raises(ValueError, match="'r': new_computed_blocks is a hit of another cache"):
+        here.allocate_slots(request, 4, hit.num_tokens, hit.blocks)
+    assert here.usage == 0
 
 
 def test_keys_of_another_length_are_refused() -> None:

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kvhybrid.managers.arrays import int_array
 from kvhybrid.managers.block_pool import BlockPool, BlockPoolError
+from kvhybrid.managers.eviction.lru import LRU
 
 ROOM = 64
 """Prefix numbers that the tests use."""
@@ -618,3 +619,22 @@ class PoolMachine(RuleBasedStateMachine):
 
 TestPoolAgainstNaivePool = PoolMachine.TestCase
 TestPoolAgainstNaivePool.settings = settings(max_examples=60, stateful_step_count=40)
+
+
+class Short(LRU):
+    """An order of one's own that gives fewer blocks than it is asked for."""
+
+    def pop(self, count: int) -> np.ndarray:
+        return super().pop(count)[:1]
+
+
+def test_an_order_that_gives_too_few_blocks_is_named_and_no_block_is_given_twice() -> None:
+    pool = BlockPool(8, 1, Short)
+    pool.grow_index(ROOM)
+    held = pool.take(5)
+    pool.register(0, held[:4], ids(1, 2, 3, 4))
+    pool.release(held)
+    with pytest.raises(BlockPoolError, match=r"Short\.pop\(3\) gave 1 blocks"):
+        pool.take(6)
+    assert pool.num_free == 7
+    assert not pool.refs.any()

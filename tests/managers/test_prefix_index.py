@@ -106,21 +106,36 @@ class Sequence:
 
     def grow(self, tokens: list[int]) -> None:
         self.tokens = self.tokens + tokens
-        self.chain.extend(keys(*self.tokens)[len(self.chain) :])
+        for key in keys(*self.tokens)[len(self.chain) :]:
+            self.chain.append(key)
 
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=8)
 
 
-@given(
-    st.integers(0, 6),
-    st.lists(
-        st.tuples(st.sampled_from(["new", "use", "grow", "hold", "drop", "key", "unkey"]), TOKENS), max_size=60
-    ),
-)
+CALLS = ["new", "use", "grow", "grow", "grow", "hold", "drop", "key", "unkey", "elsewhere"]
+
+
+def check_tree(index: PrefixIndex) -> None:
+    """Runs with their room and free spans share all numbers out; every run lies where its numbers say."""
+    runs = [run for run in index._runs if run is not index._root]
+    spans = [(run.base, run.base + run.length + run.room) for run in runs]
+    spans += [(first, first + length) for length, first in index._numbers._spans] + index._numbers._returned
+    assert sorted(n for first, end in spans for n in range(first, end)) == list(range(1, len(index)))
+    for run in runs:
+        numbers = range(run.base, run.base + run.length + run.room)
+        assert run.length
+        assert [index._runs[index._run_of[n]] is run for n in numbers] == [True] * len(numbers)
+        assert run.parent is not None
+        assert run.parent.children[run.key(run.base)] is run
+        assert run.units_before == run.parent.units_before + run.parent.length
+    assert len(runs) + len(index._spare_places) + 1 == len(index._runs)
+
+
+@given(st.integers(0, 60), st.lists(st.tuples(st.sampled_from(CALLS), TOKENS), min_size=30, max_size=80))
 def test_a_number_in_use_never_changes_its_meaning(room: int, calls: list[tuple[str, list[int]]]) -> None:
     """Requests come, look up, are held and go; some prefixes are kept by a block. A small room forces sweeps."""
-    index = PrefixIndex(room)
+    index, other = PrefixIndex(room), PrefixIndex(room)
     requests: list[Sequence] = []
     held: list[Sequence] = []
     keyed: dict[int, bytes] = {}
@@ -142,6 +157,9 @@ def test_a_number_in_use_never_changes_its_meaning(room: int, calls: list[tuple[
         elif call == "grow" and requests:
             requests[at].grow(tokens)
             look_up(requests[at])
+        elif call == "elsewhere" and requests:
+            there = other.extend(requests[at].path, requests[at].chain)
+            assert other.keys_of(there) == keys(*requests[at].tokens)
         elif call == "hold" and requests:
             look_up(requests[at])
             held.append(requests[at])
@@ -153,6 +171,7 @@ def test_a_number_in_use_never_changes_its_meaning(room: int, calls: list[tuple[
             keyed[number] = index.key(number)
         elif call == "unkey" and keyed:
             keyed.pop(next(iter(keyed)))
+        check_tree(index)
         assert all(index.key(number) == key for number, key in keyed.items())
         for request in held:
             if index.is_current(request.path):
@@ -230,3 +249,12 @@ def test_a_sweep_tells_what_it_has_recycled() -> None:
     index.extend(PrefixPath(), chain(1, 2, 9, 8))
     index.extend(PrefixPath(), chain(5, 6))
     assert sorted(index.sweep(in_use(index, 4), [kept])) == [(4, 4), (5, 6), (6, 8)]
+
+
+def test_a_sweep_leaves_the_path_of_another_index_alone() -> None:
+    here, there = PrefixIndex(room=100), PrefixIndex(room=100)
+    path = PrefixPath()
+    there.extend(path, chain(1, 2, 3))
+    here.extend(PrefixPath(), chain(7, 8, 9))
+    assert here.sweep(in_use(here), [path]) == [(1, 4)]
+    assert there.is_current(path)

@@ -78,12 +78,12 @@ def _ratio(comparison: Comparison, runs: Runs) -> Ratio:
     first = runs[comparison.ours, comparison.parts[0].split("/")[0]][0]
     units = first.units[comparison.parts[0].split("/")[1]]
     scale = (1 if comparison.parts[0].startswith("memory/") else 1e6) / units
-    values = tuple(theirs / own for own, theirs in zip(ours, peer, strict=True))
+    values = tuple(theirs / own for own, theirs in zip(ours, peer, strict=False))
     return Ratio(comparison, values, scale * median(ours), scale * median(peer))
 
 
 def _added(side: str, parts: Sequence[str], runs: Runs) -> list[float]:
-    """The seconds of the parts together, round by round."""
+    """The seconds of the parts together, round by round; some works have more rounds than others."""
     split = [part.split("/") for part in parts]
     columns = [[run.seconds[name] for run in runs[side, work]] for work, name in split]
-    return [sum(row) for row in zip(*columns, strict=True)]
+    return [sum(row) for row in zip(*columns, strict=False)]

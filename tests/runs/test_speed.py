@@ -178,6 +178,24 @@ def test_parts_of_a_comparison_are_added_before_they_are_divided() -> None:
     assert (both.values, one_sided.values) == ((10.0,), (5.0,))
 
 
+def test_every_comparison_can_be_made_of_what_the_plan_runs() -> None:
+    """Also where a row adds the parts of a short work and a long one, which have different numbers of rounds."""
+    parts: dict[str, dict[str, float]] = {}
+    for comparison in COMPARISONS:
+        for part in (*comparison.parts, *comparison.theirs):
+            work, name = part.split("/")
+            parts.setdefault(work, {})[name] = 1.0
+    runs = {
+        (side, step.work): [Run(parts[step.work], dict.fromkeys(parts[step.work], 1))] * step.rounds
+        for step in full_plan("trace").steps
+        if step.work in parts and step.counts
+        for side in step.sides
+    }
+    made = ratios(COMPARISONS, runs)
+    assert len(made) == len(COMPARISONS)
+    assert all(len(ratio.values) in (7, 21) for ratio in made)
+
+
 def test_a_comparison_whose_peer_did_not_run_is_left_out() -> None:
     runs = {key: value for key, value in runs_of([1.0], [2.0]).items() if key[0] == "ours"}
     assert ratios(COMPARISONS, runs) == []

@@ -22,26 +22,30 @@ def full_pool(side: ManagerSide, size: Size, blocks: int) -> Iterator[Run]:
     """Build a pool, fill it with prompts that nobody holds any more, then admit and free others: each of their
     blocks evicts one."""
     while True:
-        settle_heap()
-        began = process_time()
-        cache = side.cache((FULL,), blocks)
-        times = [process_time() - began]
-        filling = -(-blocks // PROMPT_BLOCKS)
-        for number in range(filling):
-            request = _request(side, number)
-            admit(side, cache, request)
-            cache.free(request)
-        requests = [_request(side, filling + number) for number in range(size.repeats)]
-        settle_heap()
-        began = process_time()
-        hits = []
-        for request in requests:
-            hits.append(admit(side, cache, request)[0])
-            cache.free(request)
-        times.append(process_time() - began)
-        units = {"build": blocks, "prompt": size.repeats * PROMPT_BLOCKS}
-        yield Run(dict(zip(units, times, strict=True)), units, hits)
-        del cache
+        yield _full_pool(side, size, blocks)
+
+
+def _full_pool(side: ManagerSide, size: Size, blocks: int) -> Run:
+    """One run. It is a call of its own, so that nothing of it is left to be freed while the next one is timed."""
+    settle_heap()
+    began = process_time()
+    cache = side.cache((FULL,), blocks)
+    times = [process_time() - began]
+    filling = -(-blocks // PROMPT_BLOCKS)
+    for number in range(filling):
+        request = _request(side, number)
+        admit(side, cache, request)
+        cache.free(request)
+    requests = [_request(side, filling + number) for number in range(size.repeats)]
+    settle_heap()
+    began = process_time()
+    hits = []
+    for request in requests:
+        hits.append(admit(side, cache, request)[0])
+        cache.free(request)
+    times.append(process_time() - began)
+    units = {"build": blocks, "prompt": size.repeats * PROMPT_BLOCKS}
+    return Run(dict(zip(units, times, strict=True)), units, hits)
 
 
 def _request(side: ManagerSide, number: int) -> Any:

@@ -11,13 +11,18 @@ static void join_line(BlockArrays *self, int32_t first, int32_t b)
     BLOCK(self, first).ahead = b;
 }
 
-/* Returns whether b was the last in its line, so that the key is gone. */
-static int leave_line(BlockArrays *self, int32_t group, int32_t number, int32_t b)
+/* Returns whether b was the last in its line, so that the key is gone. firsts are those of its group. */
+static int leave_line(BlockArrays *self, int32_t *firsts, int32_t number, int32_t b)
 {
-    int32_t first = INDEX(self, group, number), before = BLOCK(self, b).ahead, after = BLOCK(self, b).behind;
+    int32_t before = BLOCK(self, b).ahead, after = BLOCK(self, b).behind;
+    if (!(before | after)) { /* alone, as nearly all are: no other record need be looked at */
+        firsts[number] = 0;
+        return 1;
+    }
+    int32_t first = firsts[number];
     BLOCK(self, b).ahead = BLOCK(self, b).behind = 0;
     if (b == first) {
-        INDEX(self, group, number) = after;
+        firsts[number] = after;
         if (after)
             BLOCK(self, after).ahead = before == after ? 0 : before;
         return !after;
@@ -145,8 +150,8 @@ static Py_ssize_t withdraw(BlockArrays *self, Ints *ids, Ints *gone, int for_reu
     Losses losses = {0};
     Py_ssize_t found = 0;
     for (Py_ssize_t j = 0; j < ids->columns; j++) {
-        Block *block = &blocks[AT(ids, 0, j)];
-        int32_t number = block->number, alone = !(block->ahead | block->behind);
+        int32_t b = AT(ids, 0, j), number = blocks[b].number;
+        Block *block = &blocks[b];
         if (!number)
             continue;
         if (block->group != losses.group) {
@@ -154,9 +159,7 @@ static Py_ssize_t withdraw(BlockArrays *self, Ints *ids, Ints *gone, int for_reu
             losses.group = block->group;
             firsts = &INDEX(self, losses.group, 0);
         }
-        if (alone)
-            firsts[number] = 0;
-        if ((alone || leave_line(self, losses.group, number, AT(ids, 0, j))) && gone->data) {
+        if (leave_line(self, firsts, number, b) && gone->data) {
             AT(gone, 0, found) = losses.group;
             AT(gone, 1, found) = number;
             found++;

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from time import process_time
 
 from runs.speed.prompts import admit
-from runs.speed.side import ManagerSide, Run, settle_heap
+from runs.speed.side import ManagerSide, Run, repeated, settle_heap
 from runs.speed.trace import block_keys
 from runs.speed.works import BLOCK, Group, Size
 
@@ -20,7 +20,8 @@ def decode(side: ManagerSide, groups: Sequence[Group], size: Size) -> Iterator[R
     prompts = [PROMPT_TOKENS + i % BLOCK for i in range(size.batch)]
     most = (PROMPT_TOKENS + STEPS) // BLOCK + 2
     keys = [block_keys(f"decode{i}", most) for i in range(size.batch)]
-    while True:
+
+    def run() -> Run:
         cache = side.cache(groups, size.batch * most * len(groups) + 1)
         requests = [side.request(f"r{i}", length, keys[i][: length // BLOCK]) for i, length in enumerate(prompts)]
         for request in requests:
@@ -38,4 +39,6 @@ def decode(side: ManagerSide, groups: Sequence[Group], size: Size) -> Iterator[R
                 refused += allocate(request, 1) is None
                 request.num_computed_tokens = grown
         seconds = process_time() - began
-        yield Run({"step": seconds}, {"step": STEPS * size.batch}, [refused])
+        return Run({"step": seconds}, {"step": STEPS * size.batch}, [refused])
+
+    return repeated(run)

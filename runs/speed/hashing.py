@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from time import process_time
 
-from runs.speed.side import ManagerSide, Run, settle_heap
+from runs.speed.side import ManagerSide, Run, repeated, settle_heap
 from runs.speed.trace import read_trace
 from runs.speed.works import BLOCK, Size
 
@@ -23,7 +23,8 @@ def hash_trace(side: ManagerSide, size: Size) -> Iterator[Run]:
 
 def _hashed(side: ManagerSide, prompts: list[list[int]]) -> Iterator[Run]:
     hashed = side.hasher()
-    while True:
+
+    def run() -> Run:
         requests = [side.token_request(f"r{i}", tokens) for i, tokens in enumerate(prompts)]
         settle_heap()
         began = process_time()
@@ -31,4 +32,6 @@ def _hashed(side: ManagerSide, prompts: list[list[int]]) -> Iterator[Run]:
             hashed(request)
         seconds = process_time() - began
         counts = [len(request.block_hashes) for request in requests]
-        yield Run({"hash": seconds}, {"hash": sum(counts)}, counts)
+        return Run({"hash": seconds}, {"hash": sum(counts)}, counts)
+
+    return repeated(run)

@@ -10,7 +10,7 @@ from time import process_time
 from typing import Any
 
 from runs.speed.prompts import admit
-from runs.speed.side import ManagerSide, Run, settle_heap
+from runs.speed.side import ManagerSide, Run, repeated, settle_heap
 from runs.speed.works import BLOCK, FULL, MODELS, Size
 
 PROMPT_BLOCKS = 1000
@@ -21,31 +21,29 @@ PAGE = 4096
 def full_pool(side: ManagerSide, size: Size, blocks: int) -> Iterator[Run]:
     """Build a pool, fill it with prompts that nobody holds any more, then admit and free others: each of their
     blocks evicts one."""
-    while True:
-        yield _full_pool(side, size, blocks)
 
+    def run() -> Run:
+        settle_heap()
+        began = process_time()
+        cache = side.cache((FULL,), blocks)
+        times = [process_time() - began]
+        filling = -(-blocks // PROMPT_BLOCKS)
+        for number in range(filling):
+            request = _request(side, number)
+            admit(side, cache, request)
+            cache.free(request)
+        requests = [_request(side, filling + number) for number in range(size.repeats)]
+        settle_heap()
+        began = process_time()
+        hits = []
+        for request in requests:
+            hits.append(admit(side, cache, request)[0])
+            cache.free(request)
+        times.append(process_time() - began)
+        units = {"build": blocks, "prompt": size.repeats * PROMPT_BLOCKS}
+        return Run(dict(zip(units, times, strict=True)), units, hits)
 
-def _full_pool(side: ManagerSide, size: Size, blocks: int) -> Run:
-    """One run. It is a call of its own, so that nothing of it is left to be freed while the next one is timed."""
-    settle_heap()
-    began = process_time()
-    cache = side.cache((FULL,), blocks)
-    times = [process_time() - began]
-    filling = -(-blocks // PROMPT_BLOCKS)
-    for number in range(filling):
-        request = _request(side, number)
-        admit(side, cache, request)
-        cache.free(request)
-    requests = [_request(side, filling + number) for number in range(size.repeats)]
-    settle_heap()
-    began = process_time()
-    hits = []
-    for request in requests:
-        hits.append(admit(side, cache, request)[0])
-        cache.free(request)
-    times.append(process_time() - began)
-    units = {"build": blocks, "prompt": size.repeats * PROMPT_BLOCKS}
-    return Run(dict(zip(units, times, strict=True)), units, hits)
+    return repeated(run)
 
 
 def _request(side: ManagerSide, number: int) -> Any:
@@ -60,7 +58,8 @@ def empty_pool(side: ManagerSide, model: str, size: Size) -> Iterator[Run]:
     ``resident`` are the bytes that the system keeps for it, ``promised`` those that Python and numpy hand out,
     pages that nobody has written to included.
     """
-    while True:
+
+    def run() -> Run:
         settle_heap()
         resident = _in_a_child(lambda: _resident_growth(side, model, size))
         tracemalloc.start()
@@ -68,9 +67,11 @@ def empty_pool(side: ManagerSide, model: str, size: Size) -> Iterator[Run]:
         promised, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         del cache
-        yield Run(
+        return Run(
             {"resident": resident, "promised": promised}, dict.fromkeys(("resident", "promised"), size.pool_blocks)
         )
+
+    return repeated(run)
 
 
 def _in_a_child(measure: Callable[[], int]) -> int:

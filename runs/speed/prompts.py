@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from time import process_time
 from typing import Any
 
-from runs.speed.side import ManagerSide, Run, settle_heap
+from runs.speed.side import ManagerSide, Run, repeated, settle_heap
 from runs.speed.trace import block_keys
 from runs.speed.works import BLOCK, FULL, STATE, Group, Size
 
@@ -26,29 +26,27 @@ def admit(side: ManagerSide, cache: Any, request: Any) -> tuple[int, int]:
 
 def whole_prompt(side: ManagerSide, size: Size, count: int = 0) -> Iterator[Run]:
     """Different prompts of ``count`` blocks, admitted cold, then freed; then each found whole by a resend."""
-    keys = [block_keys(f"prompt{i}", count or size.prompt_blocks) for i in range(size.repeats)]
-    while True:
-        yield _whole_prompt(side, keys)
-
-
-def _whole_prompt(side: ManagerSide, keys: list[tuple[bytes, ...]]) -> Run:
-    """One run. It is a call of its own, so that nothing of it is left to be freed while the next one is timed."""
-    count, repeats = len(keys[0]), len(keys)
+    count, repeats = count or size.prompt_blocks, size.repeats
     tokens = count * BLOCK + 1  # the last token is computed anyway, so that every block can be a hit
-    cache = side.cache((FULL,), repeats * (count + 1) + 1)
-    requests = [side.request(f"r{i}", tokens, k) for i, k in enumerate(keys)]
-    resent = [side.request(f"again{i}", tokens, k) for i, k in enumerate(keys)]
-    settle_heap()
-    times = [process_time()]
-    hits = [admit(side, cache, request) for request in requests]
-    times.append(process_time())
-    for request in requests:
-        cache.free(request)
-    times.append(process_time())
-    hits += [cache.get_computed_blocks(request)[1:] for request in resent]
-    times.append(process_time())
-    seconds = {part: times[i + 1] - times[i] for i, part in enumerate(("admit", "free", "hit"))}
-    return Run(seconds, dict.fromkeys(seconds, repeats * count), [list(map(int, hit)) for hit in hits])
+    keys = [block_keys(f"prompt{i}", count) for i in range(repeats)]
+
+    def run() -> Run:
+        cache = side.cache((FULL,), repeats * (count + 1) + 1)
+        requests = [side.request(f"r{i}", tokens, k) for i, k in enumerate(keys)]
+        resent = [side.request(f"again{i}", tokens, k) for i, k in enumerate(keys)]
+        settle_heap()
+        times = [process_time()]
+        hits = [admit(side, cache, request) for request in requests]
+        times.append(process_time())
+        for request in requests:
+            cache.free(request)
+        times.append(process_time())
+        hits += [cache.get_computed_blocks(request)[1:] for request in resent]
+        times.append(process_time())
+        seconds = {part: times[i + 1] - times[i] for i, part in enumerate(("admit", "free", "hit"))}
+        return Run(seconds, dict.fromkeys(seconds, repeats * count), [list(map(int, hit)) for hit in hits])
+
+    return repeated(run)
 
 
 def missed_prompt(side: ManagerSide, kind: str, size: Size) -> Iterator[Run]:
@@ -64,7 +62,8 @@ def missed_prompt(side: ManagerSide, kind: str, size: Size) -> Iterator[Run]:
     lost = {int(block) for block in cache.get_block_ids("r")[1] if block}
     cache.free(request)
     cache.evict_blocks(lost)
-    while True:
+
+    def run() -> Run:
         waiting = [side.request(f"w{i}", tokens, keys) for i in range(repeats)]
         settle_heap()
         cache.new_step_starts()
@@ -75,7 +74,9 @@ def missed_prompt(side: ManagerSide, kind: str, size: Size) -> Iterator[Run]:
             cache.get_computed_blocks(request)
         times.append(process_time())
         seconds = {"first": times[1] - times[0], "again": times[2] - times[1]}
-        yield Run(seconds, dict.fromkeys(seconds, repeats), [list(map(int, hit)) for hit in found])
+        return Run(seconds, dict.fromkeys(seconds, repeats), [list(map(int, hit)) for hit in found])
+
+    return repeated(run)
 
 
 def worst_order(side: ManagerSide, size: Size, blocks: int) -> Iterator[Run]:
@@ -89,10 +90,13 @@ def worst_order(side: ManagerSide, size: Size, blocks: int) -> Iterator[Run]:
     rows = [[int(block) for block in row] for row in cache.get_block_ids("r")]
     cache.free(request)
     cache.evict_blocks({*rows[1][0:count:2], *rows[2][1:count:2]} - {0})
-    while True:
+
+    def run() -> Run:
         waiting = [side.request(f"w{i}", tokens, keys) for i in range(repeats)]
         settle_heap()
         began = process_time()
         found = [cache.get_computed_blocks(request)[1:] for request in waiting]
         seconds = process_time() - began
-        yield Run({"hit": seconds}, {"hit": repeats}, [list(map(int, hit)) for hit in found])
+        return Run({"hit": seconds}, {"hit": repeats}, [list(map(int, hit)) for hit in found])
+
+    return repeated(run)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from runs.speed.side import Run, Side, settle_heap
+from runs.speed.side import Run, Side, repeated, settle_heap
 from runs.speed.trace import read_trace
 from runs.speed.works import BLOCK, Size
 
@@ -60,14 +60,17 @@ class Radix(Side):
             raise ValueError(f"{work}: a radix cache has prompts of one full group; accepted: a:prompts")
         trace = read_trace(size.trace, size.requests)
         prompts = [array("q", prompt.tokens()) for prompt in trace]
-        while True:
+
+        def run() -> Run:
             pages = Pages(size.blocks)
             self.start(pages)
             settle_heap()
             began = process_time()
             hits = self._serve(prompts, pages, size)
             seconds = process_time() - began
-            yield Run({"all": seconds}, {"all": sum(len(prompt.keys) for prompt in trace)}, hits)
+            return Run({"all": seconds}, {"all": sum(len(prompt.keys) for prompt in trace)}, hits)
+
+        return repeated(run)
 
     def _serve(self, prompts: list[Any], pages: Pages, size: Size) -> list[int]:
         live: deque[tuple[Any, Any]] = deque()

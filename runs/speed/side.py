@@ -37,6 +37,12 @@ def settle_heap() -> None:
     gc.freeze()
 
 
+def repeated(run: Callable[[], Run]) -> Iterator[Run]:
+    """Runs without end. Each is a call, so that nothing of it is left to be freed while the next one is timed."""
+    while True:
+        yield run()
+
+
 class Side(ABC):
     """Something to be measured: it opens works by name."""
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from time import process_time
 from typing import Any
 
-from runs.speed.side import ManagerSide, Run, settle_heap
+from runs.speed.side import ManagerSide, Run, repeated, settle_heap
 from runs.speed.trace import Prompt, block_keys, read_trace
-from runs.speed.works import BLOCK, MODELS, Group, Size
+from runs.speed.works import BLOCK, MODELS, Size
 
 PREFILL_TOKENS = 8192
 """The longest step of a prefill where states are kept."""
@@ -25,24 +25,24 @@ def traffic(side: ManagerSide, model: str, size: Size, decodes: bool = True) -> 
 
     Without ``decodes``, it is what SGLang's trees do: prompts with room for their output, and no decode steps.
     """
+    groups = MODELS[model]
+    chunked = any(group.kind == "state" for group in groups)
     prompts = read_trace(size.trace, size.requests)
-    while True:
-        yield _pass(side, MODELS[model], size, prompts, decodes)
 
+    def run() -> Run:
+        cache = side.cache(groups, size.blocks)
+        requests = [side.request(p.request_id, p.num_tokens, p.keys) for p in prompts]
+        server = Server(side, cache, size, chunked)
+        serve = server.serve if decodes else server.serve_prompt
+        settle_heap()
+        began = process_time()
+        for prompt, request in zip(prompts, requests, strict=True):
+            serve(prompt, request)
+        evictions = side.look(cache)
+        seconds = process_time() - began
+        return Run({"all": seconds}, {"all": sum(len(p.keys) for p in prompts)}, server.decisions, evictions)
 
-def _pass(side: ManagerSide, groups: Sequence[Group], size: Size, prompts: list[Prompt], decodes: bool) -> Run:
-    """One run. It is a call of its own, so that nothing of it is left to be freed while the next one is timed."""
-    cache = side.cache(groups, size.blocks)
-    requests = [side.request(p.request_id, p.num_tokens, p.keys) for p in prompts]
-    server = Server(side, cache, size, chunked=any(group.kind == "state" for group in groups))
-    serve = server.serve if decodes else server.serve_prompt
-    settle_heap()
-    began = process_time()
-    for prompt, request in zip(prompts, requests, strict=True):
-        serve(prompt, request)
-    evictions = side.look(cache)
-    seconds = process_time() - began
-    return Run({"all": seconds}, {"all": sum(len(p.keys) for p in prompts)}, server.decisions, evictions)
+    return repeated(run)
 
 
 class Server:

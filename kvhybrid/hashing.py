@@ -28,16 +28,16 @@ class PrefixHasher:
 
     def extend(self, request: Request) -> None:
         """Append the keys of the units that ``request``'s tokens have filled since the last call."""
-        keys, tokens, unit = request.block_hashes, request.token_ids, self.unit
-        if len(tokens) < (len(keys) + 1) * unit:
+        chain, tokens, unit = request.block_hashes, request.token_ids, self.unit
+        if len(tokens) < (len(chain) + 1) * unit:
             return
         if request.lora is None and not request.media:
-            if not keys and request.cache_salt is not None:
-                keys.append(self._key(request, 0))
-            extend_keys(keys.keys, tokens, unit, ROOT)
+            if not chain and request.cache_salt is not None:
+                chain.append(self._key(request, 0))
+            extend_keys(chain.keys, tokens, unit, ROOT)
             return
-        for index in range(len(keys), len(tokens) // unit):
-            keys.append(self._key(request, index))
+        for index in range(len(chain), len(tokens) // unit):
+            chain.append(self._key(request, index))
 
     def _key(self, request: Request, index: int) -> bytes:
         """The key of unit ``index``, the first that has none yet, with its extra keys."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kvhybrid.models.base import HybridModel
-from kvhybrid.models.registry import LazyRegistry
+from kvhybrid.plugins import PluginError, Registry
 
-families = LazyRegistry(
+if TYPE_CHECKING:
+    from kvhybrid.models.base import HybridModel
+
+families: Registry[HybridModel] = Registry(
     "model_type",
     "kvhybrid.models",
+    "kvhybrid.models.base:HybridModel",
     {
         "bamba": "kvhybrid.models.bamba:Bamba",
         "gemma2": "kvhybrid.models.gemma:Gemma",
@@ -39,12 +42,14 @@ LAYER_KINDS = frozenset(
 def family_of(config: Mapping[str, Any]) -> type[HybridModel]:
     """The family that reads ``config``.
 
-    ValueError names an unknown ``model_type``, the known ones, and which of its kinds of layers no family has.
+    Raises:
+        PluginError: The ``model_type`` is unknown; the text names the known ones, and which of its kinds of layers
+            no family has.
     """
     try:
         return families.get(str(config.get("model_type")))
-    except ValueError as error:
-        raise ValueError(f"{error}{_about_layers(config)}") from error
+    except PluginError as error:
+        raise PluginError(f"{error}{_about_layers(config)}") from error
 
 
 def _about_layers(config: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.cache.stats import CacheStats
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.pool.block_pool import BlockPool
+from kvhybrid.plugins import Choice
 
 NO_HEADROOM: Final = Headroom(0, 0, 0)
 RUNNING: Final = RequestStatus.RUNNING
@@ -46,12 +47,14 @@ class KVCacheManager:
         enable_caching: bool = True,
         watermark: float = 0.0,
         retention_interval: int | None = None,
-        eviction: str = "lru",
+        retention: Choice = "interval",
+        eviction: Choice = "lru",
         track_misses: bool = False,
         record_events: bool = False,
         residency_clock: Callable[[], float] | None = None,
     ) -> None:
-        """
+        """Raises CacheConfigError for a configuration that cannot work.
+
         Args:
             config: The groups and the number of blocks.
             max_model_len: Most tokens of a request; look-ahead slots stop there too.
@@ -59,13 +62,11 @@ class KVCacheManager:
             watermark: Share of the pool that admissions leave free while other requests run, 0 to 1.
             retention_interval: How densely window tails and states stay reusable. None: wherever a hit can end.
                 0: at the prompt's end and at junctions. A number: besides those, once in so many tokens.
-            eviction: Name of the order of reuse.
+            retention: The retention policy: a registered name, ``module:Class``, or a callable that makes it.
+            eviction: The order of reuse, by the same.
             track_misses: Name the cause of every token that was not hit.
             record_events: Collect cache events for `take_events`.
             residency_clock: Measure how long blocks live, with this clock.
-
-        Raises:
-            CacheConfigError: The configuration cannot work.
         """
         if not 0.0 <= watermark < 1.0:
             raise CacheConfigError(f"watermark = {watermark} must lie in [0, 1)")
@@ -81,6 +82,7 @@ class KVCacheManager:
             max_model_len=max_model_len,
             max_in_flight_tokens=max_in_flight_tokens or max_model_len,
             retention_interval=retention_interval,
+            retention=retention,
             eviction=eviction,
         )
         self.block_pool: BlockPool = self.coordinator.pool

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NoReturn
 
 import numpy as np
 from mypy_extensions import mypyc_attr
+from numpy.typing import NDArray
 
 from kvhybrid.managers.arrays import EMPTY, IntArray
-from kvhybrid.managers.eviction import ReuseOrder
+from kvhybrid.managers.eviction.base import ReuseOrder
 from kvhybrid.managers.eviction.lru import LRU
 from kvhybrid.managers.kernel import put_span
 from kvhybrid.managers.kernel.plain import CACHED, LIVE, REUSABLE
@@ -27,7 +28,9 @@ class BlockPool(BlockKeys):
     loses its keys only when it is handed out (or by `evict`, which leaves it in its place).
     """
 
-    def __init__(self, num_blocks: int, num_groups: int, order: type[ReuseOrder] = LRU) -> None:
+    def __init__(
+        self, num_blocks: int, num_groups: int, order: Callable[[NDArray[np.int64]], ReuseOrder] = LRU
+    ) -> None:
         if num_blocks < 1:
             raise ValueError(f"num_blocks must be at least 1 (the null block), found {num_blocks}")
         super().__init__(num_blocks, num_groups)
@@ -35,7 +38,7 @@ class BlockPool(BlockKeys):
         self._stack = np.zeros(num_blocks, np.int32)
         self._stacked = 0
         self._next_unused = 1
-        self._order_class = order
+        self._make_order = order
         self._releases = 0
         self.release_of = self.records["release"]
         """For every cached free block, the number of the release that freed it; 0 for all others."""
@@ -188,7 +191,7 @@ class BlockPool(BlockKeys):
         queue = np.array(self.free_queue(), np.int32)
         self._push_all(queue)
         self.release_of[:] = 0
-        self._order = self._order_class(self.release_of)
+        self._order = self._make_order(self.release_of)
         self._drop_all_keys()
         return True
 

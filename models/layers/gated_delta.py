@@ -87,7 +87,7 @@ class GatedDeltaNet(CachedLayer):
         self.sizes = sizes
         self.act = act
         self.need = sizes.need(name)
-        self.backend = gated_delta_backends.get(backend)(self.need)
+        self.backend = gated_delta_backends.find(backend)(self.need)
         self.in_proj_qkvz = nn.Linear(sizes.width, self.need.channels + self.need.values, bias=False)
         self.in_proj_ba = nn.Linear(sizes.width, 2 * sizes.num_heads, bias=False)
         self.conv1d = DepthwiseConv(self.need.channels, sizes.conv_width, bias=False)

@@ -54,7 +54,7 @@ class MambaMixer(CachedLayer):
         self.name = name
         self.sizes = sizes
         self.act = act
-        self.backend = mamba_backends.get(backend)(
+        self.backend = mamba_backends.find(backend)(
             MambaNeed(name, sizes.channels, sizes.state_size, sizes.conv_width)
         )
         self.in_proj = nn.Linear(sizes.width, 2 * sizes.channels, bias=sizes.proj_bias)

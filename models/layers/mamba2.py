@@ -102,7 +102,7 @@ class Mamba2Mixer(CachedLayer):
         self.need = Mamba2Need(
             name, sizes.num_heads, sizes.head_size, sizes.num_groups, sizes.state_size, sizes.conv_width
         )
-        self.backend = mamba2_backends.get(backend)(self.need)
+        self.backend = mamba2_backends.find(backend)(self.need)
         inner, channels = self.need.inner, self.need.channels
         self.in_proj = nn.Linear(sizes.width, inner + channels + sizes.num_heads, bias=sizes.proj_bias)
         self.conv1d = DepthwiseConv(channels, sizes.conv_width, sizes.conv_bias)

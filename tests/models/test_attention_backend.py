@@ -210,9 +210,9 @@ def test_binding_without_a_layer_names_it() -> None:
 
 
 def test_unknown_backends_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"unknown attention backend 'flush'; known: .*torch"):
+    with pytest.raises(ValueError, match=r"unknown attention backend 'flush'; accepted: .*torch"):
         attention_backends.get("flush")
-    with pytest.raises(ValueError, match=r"unknown mamba backend 'python'; known: .*torch"):
+    with pytest.raises(ValueError, match=r"unknown mamba backend 'python'; accepted: .*torch"):
         mamba_backends.get("python")
     with pytest.raises(ValueError, match="'torch' is taken"):
         attention_backends.register("torch", Humble)

@@ -17,12 +17,14 @@ from kvhybrid.cache.misses import MissLedger
 from kvhybrid.cache.request import Request
 from kvhybrid.managers.arrays import EMPTY, IntArray
 from kvhybrid.managers.base import GroupRules, Growth, SingleTypeKVCacheManager
-from kvhybrid.managers.eviction import reuse_order
+from kvhybrid.managers.eviction import orders
 from kvhybrid.managers.pool.block_pool import BlockPool
 from kvhybrid.managers.prefix.index import PrefixIndex, PrefixPath
+from kvhybrid.managers.registry import manager_of
+from kvhybrid.managers.retention import retention_policies
 from kvhybrid.managers.retention.base import Retention
 from kvhybrid.managers.table import BlockTable
-from kvhybrid.specs import registry
+from kvhybrid.plugins import Choice
 
 NO_ROWS: Final[IntArray] = np.zeros((1, 0), np.int32)
 
@@ -43,12 +45,13 @@ class KVCacheCoordinator:
         max_model_len: int,
         max_in_flight_tokens: int,
         retention_interval: int | None,
-        eviction: str,
+        retention: Choice,
+        eviction: Choice,
     ) -> None:
         self.config = config
         self.max_model_len = max_model_len
         self.max_in_flight_tokens = max_in_flight_tokens
-        self.retention = Retention(
+        self.retention: Retention = retention_policies.maker(retention)(
             retention_interval, config.scheduler_block_size, any(group.draft for group in config.groups)
         )
         self.sub_block_hits = self._sub_block_hits()
@@ -59,7 +62,7 @@ class KVCacheCoordinator:
         """What finished requests still hold until somebody has read it."""
         self.ledger: MissLedger | None = None
 
-        order, num_groups = reuse_order(eviction), len(config.groups)
+        order, num_groups = orders.maker(eviction), len(config.groups)
         self.pool = BlockPool(config.num_blocks, num_groups, order)
         self.pools = [self.pool]
         self.managers: list[SingleTypeKVCacheManager] = []
@@ -105,7 +108,7 @@ class KVCacheCoordinator:
         )
         for i, g in enumerate(members):
             self.place[g] = (len(self.managers), i)
-        self.managers.append(registry.entry_of(spec).manager_class()(spec, self.pools[pool], rules))
+        self.managers.append(manager_of(type(spec))(spec, self.pools[pool], rules))
         self.pool_of.append(pool)
 
     def _batches(self) -> list[tuple[int, slice]]:

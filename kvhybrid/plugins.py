@@ -7,8 +7,11 @@ This is the lowest floor: it imports nothing of kvhybrid but its error, so specs
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -120,9 +123,10 @@ class Registry(Generic[T]):
             raise self._unknown(choice, "module:Class")
         return self.get(choice)
 
-    def maker(self, choice: Choice) -> Callable[..., T]:
-        """What makes the plug-in: the class that ``choice`` names, or ``choice`` itself where it is a callable."""
-        return self.find(choice) if isinstance(choice, str) else choice
+    def maker(self, choice: Choice, **parameters: Any) -> Callable[..., T]:
+        """What makes the plug-in that ``choice`` is, with ``parameters`` of its own."""
+        make = self.find(choice) if isinstance(choice, str) else choice
+        return partial(make, **parameters) if parameters else make
 
     def load_all(self) -> dict[str, type[T]]:
         """Every class that can be loaded, by name; the others are logged as warnings, once."""
@@ -204,6 +208,12 @@ def resolve(target: str) -> Any:
     for part in attribute.split("."):
         found = getattr(found, part)
     return found
+
+
+def search_current_folder() -> None:
+    """Let ``module:Class`` find modules in the current folder first, as ``python -m`` does."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
 
 
 def path_of(cls: type[Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -68,9 +67,9 @@ def main(arguments: Sequence[str]) -> int:
     from kvhybrid.conformance.kit import examine
     from kvhybrid.conformance.report import report
     from kvhybrid.conformance.subject import load_subject
+    from kvhybrid.plugins import search_current_folder
 
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    search_current_folder()
     subject = load_subject(options.spec, Random(f"{options.seed} specs"))
     findings = examine(subject, options.seed, options.count)
     return int(not report(findings, subject.name, options.out, sys.stdout.encoding or "ascii"))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kvhybrid.engine.engine import Engine
-    from kvhybrid.scheduling.scheduler import SchedulerOutput
+    from kvhybrid.scheduling.base import SchedulerOutput
     from kvhybrid.text.codec import TextCodec
 
 

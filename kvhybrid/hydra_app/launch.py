@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from kvhybrid.errors import InputError
 from kvhybrid.hydra_app.errors import explain
+from kvhybrid.hydra_app.plugin_source import keep_names_last
 from kvhybrid.hydra_app.schema import register_schema
 from kvhybrid.hydra_app.sweep import discard_sweep
 from kvhybrid.run_folder import remove_empty
@@ -34,7 +35,7 @@ def launch(verb: str, task: Task, arguments: Sequence[str]) -> int:
     jobs = _Jobs(verb, task)
     application = hydra.main(version_base="1.3", config_path="pkg://kvhybrid.conf", config_name=verb)
     try:
-        with _as_command_line(verb, arguments):
+        with _as_command_line(verb, keep_names_last(arguments)):
             application(jobs.run)()
     except Exception as error:
         if jobs.crashed:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from kvhybrid.engine.quality import Quality, measure
 from kvhybrid.errors import InputError
+from kvhybrid.managers.eviction import orders
+from kvhybrid.managers.retention import retention_policies
 from kvhybrid.planning import PlanningError
 from kvhybrid.report.answers import print_answers, to_json_lines
 from kvhybrid.report.history import History
@@ -19,9 +21,10 @@ from kvhybrid.report.progress import Progress
 from kvhybrid.report.summary import RunSummary, describe_groups
 from kvhybrid.report.table import print_run
 from kvhybrid.run_folder import RunFolder
+from kvhybrid.scheduling import schedulers
 from kvhybrid.sessions.run_settings import RunSettings
-from kvhybrid.tracking import Trackers
-from kvhybrid.workloads import Traffic
+from kvhybrid.tracking.base import Trackers
+from kvhybrid.workloads.base import Traffic
 
 if TYPE_CHECKING:
     from kvhybrid.engine.engine import Engine
@@ -88,7 +91,9 @@ def build_engine(settings: RunSettings) -> Engine:
             max_model_len=max_model_len,
             watermark=settings.scheduler.watermark,
             retention_interval=settings.retention.interval,
-            eviction=settings.eviction.order,
+            retention=retention_policies.maker(settings.retention.kind, **settings.retention.parameters),
+            eviction=orders.maker(settings.eviction.kind, **settings.eviction.parameters),
+            scheduler=schedulers.maker(settings.scheduler.kind, **settings.scheduler.parameters),
             eos_token_id=settings.workload.eos_token_id,
             device=settings.device,
         )

@@ -19,7 +19,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 @dataclass(kw_only=True)
 class ModelSettings(ABC):
-    """A model to run. One of another package is chosen in YAML with ``_target_: package.module.Class``."""
+    """A model to run: what the keys of ``conf/model/<name>.yaml`` say."""
 
     dtype: str = "float32"
     cpu_threads: int | None = None

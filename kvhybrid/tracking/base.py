@@ -19,8 +19,7 @@ class Tracker(ABC):
     """Takes the figures of one run: `start` once, `log` after every step, `finish` once.
 
     It is given names and numbers, never prompts or token ids. Subclasses are dataclasses whose fields are the
-    keys of ``conf/tracking/<name>.yaml``; one of another package is chosen there with ``_target_``. They
-    cannot be frozen, since Hydra merges values into them. Any exception takes the tracker out of the run; the
+    keys of ``conf/tracking/<name>.yaml``. Any exception takes the tracker out of the run; the
     run and the other trackers go on.
     """
 

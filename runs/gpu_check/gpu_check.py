@@ -32,7 +32,7 @@ from throughput import (
 
 from kvhybrid.models.base import BackendChoice
 from kvhybrid.run_folder import RunFolder
-from kvhybrid.workloads import SharedPrefix
+from kvhybrid.workloads.shared_prefix import SharedPrefix
 
 MOST_SECONDS = 360.0
 """What has not been measured by then is left out, and the table says so."""

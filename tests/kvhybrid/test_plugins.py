@@ -123,6 +123,7 @@ class TestByPath:
         with_parameters = partial(Mine, a=1)
         assert own.maker("counter") is Counter
         assert own.maker(with_parameters) is with_parameters
+        assert own.maker("ordered", a=1)(b=2) == {"a": 1, "b": 2}
 
 
 class TestDecorator:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kvhybrid.models.base import BackendChoice
-from kvhybrid.workloads import SharedPrefix
+from kvhybrid.workloads.shared_prefix import SharedPrefix
 
 FOLDER = Path(__file__).resolve().parents[2] / "runs" / "gpu_check"
 SMALL = {"prompt": 24, "chunks": 24, "decode": 5}

@@ -96,7 +96,7 @@ def test_an_order_of_reuse_that_is_none_is_named(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "override", ["device=foo", "device=cuda:99", "record=/no_such_folder/x.jsonl", "eviction.order=os:path"]
+    "override", ["device=foo", "device=cuda:99", "record=/no_such_folder/x.jsonl", "eviction=os:path"]
 )
 def test_a_mistake_on_the_command_line_is_one_line(
     override: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -19,8 +19,13 @@ from kvhybrid.errors import InputError
 from kvhybrid.sessions.run import run
 from kvhybrid.sessions.run_settings import PoolSettings, RunSettings, SchedulerSettings
 from kvhybrid.settings.model import CheckpointSettings, Gemma3Settings, JambaSettings, Qwen3NextSettings
-from kvhybrid.tracking import JsonLinesTracker, Tracker, WandbTracker
-from kvhybrid.workloads import MultiTurn, Random, SharedPrefix, SourceCode
+from kvhybrid.tracking.base import Tracker
+from kvhybrid.tracking.jsonl import JsonLinesTracker
+from kvhybrid.tracking.wandb import WandbTracker
+from kvhybrid.workloads.multi_turn import MultiTurn
+from kvhybrid.workloads.random import Random
+from kvhybrid.workloads.shared_prefix import SharedPrefix
+from kvhybrid.workloads.source_code import SourceCode
 from tests.kvhybrid.tracking import wandb_file
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -246,7 +251,7 @@ def test_ctrl_c_ends_a_sweep_with_its_own_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    stop = f"+tracking.stop={{_target_: {__name__}.Stopping, after: 2, with_error: KeyboardInterrupt}}"
+    stop = f"+tracking.stop={{kind: '{__name__}:Stopping', after: 2, with_error: KeyboardInterrupt}}"
     assert main(["run", "-m", "tracking=none", "seed=1,2", "workload=random", *SMALL, stop]) == 130
     captured = capsys.readouterr()
     assert captured.err.splitlines()[-1] == "kvhybrid run: interrupted"

@@ -16,7 +16,7 @@ from kvhybrid.sessions.run import build_engine
 from kvhybrid.sessions.run_settings import PoolSettings, RunSettings
 from kvhybrid.settings.backends import BackendSettings
 from kvhybrid.settings.model import Gemma3Settings, JambaSettings, ModelSettings
-from kvhybrid.workloads import Random
+from kvhybrid.workloads.random import Random
 
 
 def settings(model: ModelSettings, block_size: int = 16, **backends: str) -> RunSettings:

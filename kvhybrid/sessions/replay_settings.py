@@ -18,10 +18,12 @@ class ReplaySettings:
 
     trace: Trace
     executor: ArrivalProcess
-    cache: CacheSettings = field(default_factory=CacheSettings)
+    cache: CacheSettings
     cost: CostModel = field(default_factory=LinearCost)
-    pool: PoolSettings = field(default_factory=PoolSettings)
-    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    pool: PoolSettings = field(default_factory=lambda: PoolSettings(block_size=512, num_blocks=16000))
+    scheduler: SchedulerSettings = field(
+        default_factory=lambda: SchedulerSettings(max_batched_tokens=8192, max_num_seqs=256)
+    )
     eviction: EvictionSettings = field(default_factory=EvictionSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     tracking: dict[str, Tracker] = field(default_factory=dict)

@@ -144,7 +144,9 @@ def test_the_times_to_first_token_are_summed_up_as_mean_median_and_p99() -> None
         (lambda: LinearCost(context_token=-1.0), "cost.context_token must be 0 or more, found -1.0"),
         (lambda: OpenLoop(time_scale=-0.5), "executor.time_scale must be 0 or more, found -0.5"),
         (
-            lambda: ReplaySettings(trace=MooncakeTrace(path="x"), executor=OneByOne(), sample_every=0),
+            lambda: ReplaySettings(
+                trace=MooncakeTrace(path="x"), executor=OneByOne(), cache=CacheSettings(), sample_every=0
+            ),
             "sample_every must be at least 1, found 0",
         ),
     ],

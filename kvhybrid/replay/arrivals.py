@@ -27,7 +27,6 @@ class Arrivals(ABC):
         next ones, even if they arrive later: the clock then jumps to that second. An empty list is the end."""
 
 
-@dataclass(kw_only=True)
 class ArrivalProcess(ABC):
     """Decides when the requests of a trace arrive.
 
@@ -39,7 +38,7 @@ class ArrivalProcess(ABC):
         """A fresh start of the trace."""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class OneByOne(ArrivalProcess):
     """Each request starts when the one before it has ended; the times of the trace do not count."""
 
@@ -56,7 +55,7 @@ class _Queue(Arrivals):
         return [] if following is None else [Arrival(now, following)]
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class OpenLoop(ArrivalProcess):
     """Requests come in at the times of the trace, whatever the backlog. ``time_scale`` stretches these times:
     0.5 is twice the load."""

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 
 
-@dataclass(kw_only=True)
 class CostModel(ABC):
     """How long a step takes, on the modelled clock.
 
@@ -22,7 +21,7 @@ class CostModel(ABC):
         """
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LinearCost(CostModel):
     """Seconds as a weighted sum of what a step does. It is a model: fit the weights to a machine, or compare
     policies under equal ones."""

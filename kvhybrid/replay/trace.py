@@ -33,7 +33,6 @@ class TraceRequest:
         return self.num_prompt_tokens + self.num_output_tokens
 
 
-@dataclass(kw_only=True)
 class Trace(ABC):
     """A recorded trace.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ class TrackerError(RuntimeError):
     """A tracker that cannot do its work; the message says why in one line."""
 
 
-@dataclass(kw_only=True)
 class Tracker(ABC):
     """Takes the figures of one run: `start` once, `log` after every step, `finish` once.
 

@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from kvhybrid.errors import InputError
 from kvhybrid.hydra_app.errors import explain, nearest
-from kvhybrid.hydra_app.parts import PARTS
+from kvhybrid.hydra_app.parts import PARTS, Part
 from kvhybrid.hydra_app.plugin_schema import MISSING_VALUE, Parameter, make_schema, of_dataclass, schema_of
 from kvhybrid.hydra_app.plugin_source import register_plugins
 from kvhybrid.plugins import path_of
@@ -77,25 +77,36 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 def _plugin(config: DictConfig, group: str, key: str) -> Any:
     """What ``key`` describes: the plug-in, or the settings of one that is made later."""
-    part, node = PARTS[group], OmegaConf.select(config, key)
-    default = part.settings().kind if part.settings else None
-    kind = OmegaConf.select(node, "kind", default=default) if isinstance(node, DictConfig) else None
-    if kind is None:
-        accepted = ", ".join((*part.registry.names(), "module:Class"))
-        raise InputError(f"{key}.kind is missing, the name of a {part.registry.noun}; accepted: {accepted}")
+    part = PARTS[group]
+    kind = _kind(config, part, key)
     typed = OmegaConf.create()
     OmegaConf.update(typed, key, OmegaConf.structured(schema_of(group, kind)))
-    OmegaConf.update(typed, key, OmegaConf.to_container(node), merge=True)
+    OmegaConf.update(typed, key, OmegaConf.to_container(OmegaConf.select(config, key)), merge=True)
     _refuse_missing(typed)
+    node = OmegaConf.select(typed, key)
     with open_dict(config):
-        OmegaConf.update(config, key, OmegaConf.to_container(OmegaConf.select(typed, key)), merge=True)
-    chosen = OmegaConf.to_object(OmegaConf.select(typed, key))
+        OmegaConf.update(config, key, OmegaConf.to_container(node), merge=True)
+    chosen = OmegaConf.to_object(node)
     values = {known.name: getattr(chosen, known.name) for known in fields(chosen)}
-    if part.settings is not None:
-        shared = {known.name: values.pop(known.name) for known in fields(part.settings) if known.name in values}
-        return part.settings(**shared, parameters=values)
-    del values["kind"]
-    return _made(part.registry.find(kind), key, values)
+    if part.settings is None:
+        del values["kind"]
+        return _made(part.registry.find(kind), key, values)
+    shared = {known.name: values.pop(known.name) for known in fields(part.settings) if known.name in values}
+    return part.settings(**shared, parameters=values)
+
+
+def _kind(config: DictConfig, part: Part, key: str) -> str:
+    """The plug-in that the config names at ``key``; where it may be left out, the one that the settings name."""
+    node = OmegaConf.select(config, key)
+    default = part.settings().kind if part.settings else None
+    kind = node.get("kind", default) if isinstance(node, DictConfig) else None
+    if not isinstance(kind, str):
+        accepted = ", ".join((*part.registry.names(), "module:Class"))
+        found = "nothing" if kind is None else repr(kind)
+        raise InputError(
+            f"{key}.kind must be the name of a {part.registry.noun}, found {found}; accepted: {accepted}"
+        )
+    return kind
 
 
 def _made(cls: type[Any], key: str, values: Mapping[str, Any]) -> Any:

@@ -251,6 +251,7 @@ class TestInAFile:
             "wrong": f"kind: {MODULE}:Echo\nrequests: three\n",
             "other": "kind: multi_turn\nrequests: 3\n",
             "no_kind": "requests: 3\n",
+            "number": "kind: 3\n",
         }.items():
             place = folder / "mine" / "workload" / f"{name}.yaml"
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -274,7 +275,8 @@ class TestInAFile:
         [
             ("wrong", "workload.requests must be a whole number, found three"),
             ("other", "workload.requests: no such key; accepted: kind, seed, num_conversations"),
-            ("no_kind", "workload.kind is missing, the name of a workload; accepted: broken, echo, few_shot"),
+            ("number", "workload.kind must be the name of a workload, found 3; accepted: broken"),
+            ("no_kind", "workload.kind must be the name of a workload, found nothing; accepted: broken, echo, "),
         ],
     )
     def test_its_values_are_checked_like_all_others(

@@ -147,6 +147,20 @@ def test_the_walk_sees_every_floor() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "module"),
+    [
+        ("kvhybrid.managers.full:FullAttentionManager", "kvhybrid.managers.full"),
+        ("kvhybrid.cache.manager", "kvhybrid.cache.manager"),
+        ("kvhybrid.orders", None),
+        ("kvhybrid.managers.nowhere:Manager", None),
+        ("see kvhybrid.cache.manager", None),
+    ],
+)
+def test_a_string_counts_where_it_names_a_module(text: str, module: str | None) -> None:
+    assert [name for _, name in used(ast.parse(f"target = {text!r}"))] == ([module] if module else [])
+
+
 @pytest.mark.parametrize("folder", MAY_IMPORT)
 def test_a_folder_imports_no_floor_above_its_own(folder: str) -> None:
     allowed = tuple(f"kvhybrid.{name}" for name in MAY_IMPORT[folder])

@@ -8,7 +8,6 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from kvhybrid.cache.blocks import ComputedBlocks, KVCacheBlocks, PrefixHit, check_adopted
-from kvhybrid.cache.calls import CacheCalls
 from kvhybrid.cache.config import CacheConfigError, KVCacheConfig
 from kvhybrid.cache.coordinators import get_kv_cache_coordinator
 from kvhybrid.cache.coordinators.roll_back import mark_step, recount, undo_step
@@ -89,8 +88,6 @@ class KVCacheManager:
         self.empty_hit = self.coordinator.nothing
         self.no_blocks = KVCacheBlocks(self.empty_hit.ids)
         self.counters = CacheCounters(len(config.groups))
-        self.recorder: CacheCalls | None = None
-        """Gets all of its calls instead, while there is one, and passes them on."""
         misses, events = track_misses and enable_caching, record_events and enable_caching
         self.events, self.residency = observe(self.coordinator, misses, events, residency_clock)
 
@@ -111,8 +108,6 @@ class KVCacheManager:
 
         Nothing is held and nothing changes. Only for a request without computed tokens.
         """
-        if self.recorder is not None:
-            return self.recorder.get_computed_blocks(request)
         unit = self.hash_unit
         if self.enable_caching and request.hash_unit not in (None, unit):
             raise ValueError(
@@ -166,20 +161,6 @@ class KVCacheManager:
             ValueError: There is nothing to allocate and nothing to adopt.
             ManagerError: A single-type manager raised; everything is as it was before the call.
         """
-        if self.recorder is not None:
-            return self.recorder.allocate_slots(
-                request,
-                num_new_tokens,
-                num_new_computed_tokens,
-                new_computed_blocks,
-                num_lookahead_tokens=num_lookahead_tokens,
-                num_external_computed_tokens=num_external_computed_tokens,
-                delay_cache_blocks=delay_cache_blocks,
-                num_encoder_tokens=num_encoder_tokens,
-                full_sequence_must_fit=full_sequence_must_fit,
-                reserved_blocks=reserved_blocks,
-                has_scheduled_reqs=has_scheduled_reqs,
-            )
         held = self.coordinator.tables.get(request.request_id)
         # A running request that stays within what its last step found out: no block, no key, nothing dead.
         if (
@@ -287,9 +268,7 @@ class KVCacheManager:
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Key what is full at ``num_computed_tokens``: the end of a load whose keys were delayed."""
-        if self.recorder is not None:
-            self.recorder.cache_blocks(request, num_computed_tokens)
-        elif held := self.coordinator.tables.get(request.request_id):
+        if held := self.coordinator.tables.get(request.request_id):
             mark_step(self.coordinator, held)
             try:
                 self._key(held, request, num_computed_tokens)
@@ -305,9 +284,7 @@ class KVCacheManager:
 
     def free(self, request: Request) -> None:
         """Give back the blocks of ``request``, each group's tail first. Their keys stay until reuse."""
-        if self.recorder is not None:
-            self.recorder.free(request)
-        elif held := self.coordinator.tables.pop(request.request_id, None):
+        if held := self.coordinator.tables.pop(request.request_id, None):
             self._release(held)
 
     def pop_blocks_for_free(self, request: Request) -> RequestTables | None:
@@ -340,10 +317,7 @@ class KVCacheManager:
 
     def new_step_starts(self) -> None:
         """A new scheduling step: states keyed in the last one are readable now."""
-        if self.recorder is not None:
-            self.recorder.new_step_starts()
-        else:
-            self.coordinator.new_step_starts()
+        self.coordinator.new_step_starts()
 
     def take_copies(self) -> list[tuple[int, int]]:
         """The page copies (source, target) to run before the step's forward pass, group by group.
@@ -354,10 +328,7 @@ class KVCacheManager:
 
     def release_copies(self) -> None:
         """The copies that `take_copies` gave have run."""
-        if self.recorder is not None:
-            self.recorder.release_copies()
-        else:
-            self.coordinator.release_copies()
+        self.coordinator.release_copies()
 
     def take_events(self) -> list[CacheEvent]:
         """The cache events since the last call; empty unless they are recorded."""
@@ -365,16 +336,11 @@ class KVCacheManager:
 
     def evict_blocks(self, block_ids: Iterable[int], group: int | None = None) -> None:
         """Drop the keys of these blocks of the shared pool, or of the pool of ``group``; nothing else changes."""
-        if self.recorder is not None:
-            self.recorder.evict_blocks(block_ids, group)
-        else:
-            pool = self.block_pool if group is None else self.coordinator.pool_of_group(group)
-            pool.evict(block_ids)
+        pool = self.block_pool if group is None else self.coordinator.pool_of_group(group)
+        pool.evict(block_ids)
 
     def reset_prefix_cache(self) -> bool:
         """Drop every key, if no request holds a block; otherwise do nothing and return False."""
-        if self.recorder is not None:
-            return self.recorder.reset_prefix_cache()
         pools = self.coordinator.pools
         if any(pool.num_free != pool.num_blocks - 1 for pool in pools):
             return False

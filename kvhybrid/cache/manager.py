@@ -7,7 +7,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from kvhybrid.cache.blocks import ComputedBlocks, KVCacheBlocks, PrefixHit, check_adopted
+from kvhybrid.cache.blocks import ComputedBlocks, KVCacheBlocks, PrefixHit
 from kvhybrid.cache.config import CacheConfigError, KVCacheConfig
 from kvhybrid.cache.coordinators import get_kv_cache_coordinator
 from kvhybrid.cache.coordinators.roll_back import mark_step, recount, undo_step
@@ -126,7 +126,7 @@ class KVCacheManager:
         request: Request,
         num_new_tokens: int,
         num_new_computed_tokens: int = 0,
-        new_computed_blocks: KVCacheBlocks | None = None,
+        new_computed_blocks: PrefixHit | None = None,
         *,
         num_lookahead_tokens: int = 0,
         num_external_computed_tokens: int = 0,
@@ -144,7 +144,9 @@ class KVCacheManager:
 
         Args:
             num_new_tokens: Tokens that the step computes, drafts included.
-            num_new_computed_tokens: Tokens of the hit ``new_computed_blocks``.
+            num_new_computed_tokens: Tokens of the hit to adopt: all of ``new_computed_blocks``, or 0 to adopt
+                nothing of it.
+            new_computed_blocks: What the look-up of this request found, for an admission.
             num_lookahead_tokens: Slots for a draft model beyond the new tokens.
             num_external_computed_tokens: Tokens whose entries are loaded from outside. A loader fills whole
                 blocks, since later keys promise all their tokens.
@@ -173,8 +175,7 @@ class KVCacheManager:
         ):
             return self.no_blocks
         if held is None and num_new_computed_tokens:
-            managers = len(self.coordinator.managers)
-            check_adopted(request.request_id, num_new_computed_tokens, new_computed_blocks, managers)
+            self._check_hit(request, num_new_computed_tokens, new_computed_blocks)
         elif held is not None and held.owner is not request:
             raise ValueError(
                 f"request {request.request_id!r}: another request of this id holds blocks; free it first"
@@ -201,11 +202,22 @@ class KVCacheManager:
             undo_step(self.coordinator, request.request_id, held)
             raise manager_error(self.coordinator, error, f"request {request.request_id!r}, {step}") from error
 
+    def _check_hit(self, request: Request, num_tokens: int, hit: PrefixHit | None) -> None:
+        """Raise ValueError unless ``hit`` has ``num_tokens`` tokens and is of a cache with the same managers."""
+        found = hit.num_tokens if hit is not None else 0
+        if found != num_tokens:
+            raise ValueError(
+                f"request {request.request_id!r}: num_new_computed_tokens = {num_tokens}, "
+                f"new_computed_blocks is a hit of {found} tokens"
+            )
+        if hit is not None and len(hit.by_manager) != len(self.coordinator.managers):
+            raise ValueError(f"request {request.request_id!r}: new_computed_blocks is a hit of another cache")
+
     def _allocate(
         self,
         request: Request,
         held: RequestTables | None,
-        hit: KVCacheBlocks | None,
+        hit: PrefixHit | None,
         step: Step,
         headroom: Headroom,
         delay_cache_blocks: bool,
@@ -221,7 +233,6 @@ class KVCacheManager:
                 coordinator.free_dead(held, settled)
         hits: Sequence[IntArray] | None = None
         if step.hit_tokens and hit is not None:
-            assert isinstance(hit, PrefixHit)
             hits = hit.by_manager
             if coordinator.are_stale(hits, request):
                 raise StaleHitError(f"request {request.request_id!r}: the hit is out of date; look it up again")

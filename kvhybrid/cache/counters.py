@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvhybrid.cache.blocks import PrefixHit
+from kvhybrid.cache.coordinators.allocation import Refusal
 from kvhybrid.cache.miss_causes import MissCauses
 
 
@@ -14,7 +15,7 @@ class CacheCounters:
         self.hit = 0
         self.own = [0] * num_groups
         self.misses = [MissCauses()] * num_groups
-        self.refusals = dict.fromkeys(("no_blocks", "whole_request", "not_written_yet"), 0)
+        self.refusals = dict.fromkeys([reason.value for reason in Refusal], 0)
 
     def admitted(self, num_tokens: int, hit_tokens: int, hit: PrefixHit | None, causes: bool) -> None:
         """A request of ``num_tokens`` was admitted; ``hit`` is its look-up's answer, if there was one."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kvhybrid.cache.blocks import ComputedBlocks, KVCacheBlocks
 from kvhybrid.cache.config import KVCacheConfig
-from kvhybrid.cache.coordinators.step import RequestTables
+from kvhybrid.cache.coordinators.request_tables import RequestTables
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request
 from kvhybrid.scenarios.file import write_scenarios

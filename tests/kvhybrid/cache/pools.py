@@ -30,7 +30,7 @@ def pool_of(manager: KVCacheManager, group: int) -> BlockPool:
 
 def offset_of(manager: KVCacheManager, group: int) -> int:
     coordinator = manager.coordinator
-    return coordinator.pool_of[coordinator.place[group][0]] * APART
+    return coordinator.groups.pool_of[coordinator.place[group][0]] * APART
 
 
 def page_rows(manager: KVCacheManager, request_id: str) -> list[list[int]]:

@@ -10,7 +10,7 @@ from mypy_extensions import mypyc_attr
 from kvhybrid.cache.blocks import ComputedBlocks, KVCacheBlocks, PrefixHit
 from kvhybrid.cache.config import CacheConfigError, KVCacheConfig
 from kvhybrid.cache.coordinators import get_kv_cache_coordinator
-from kvhybrid.cache.coordinators.allocation import NO_HEADROOM, Allocation, Headroom, Refusal
+from kvhybrid.cache.coordinators.allocation import NO_HEADROOM, Allocation, Headroom
 from kvhybrid.cache.coordinators.request_tables import RequestTables
 from kvhybrid.cache.counters import CacheCounters
 from kvhybrid.cache.events import CacheEvent
@@ -200,7 +200,7 @@ class KVCacheManager:
             full = min(request.num_tokens, longest) if full_sequence_must_fit else 0
             headroom = Headroom(watermark, reserved_blocks, full)
         answer = self.coordinator.allocate(request, held, hit, allocation, headroom)
-        if isinstance(answer, Refusal):
+        if not isinstance(answer, KVCacheBlocks):
             self.counters.refusals[answer.value] += 1
             return None
         if held is None:

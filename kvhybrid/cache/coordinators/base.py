@@ -130,10 +130,10 @@ class KVCacheCoordinator:
         if self.index.wants_sweep:
             self._sweep()
         numbers = self.index.extend(path, request.block_hashes)
-        if len(self.index) > self.pool.index.shape[1]:
+        if len(self.index) > self.pool.keys.index.shape[1]:
             room = 2 * len(self.index)
             for pool in self.pools:
-                pool.grow_index(room)
+                pool.keys.grow(room)
             if self.ledger is not None:
                 self.ledger.grow(room)
         return numbers
@@ -142,7 +142,7 @@ class KVCacheCoordinator:
         """Recycle the prefix numbers that no block, no request and no memory of misses needs."""
         needed = np.zeros(len(self.index), bool)
         for pool in self.pools:
-            used = pool.numbers_in_use()[: len(needed)]
+            used = pool.keys.numbers_in_use()[: len(needed)]
             needed[: len(used)] |= used
         if self.ledger is not None:
             self.ledger.mark_remembered(needed)

@@ -39,7 +39,7 @@ def go_back(groups: Groups, held: RequestTables | None, holders: Sequence[Reques
         manager.drop_copies()
     for pool, taken in zip(groups.pools, groups.taken, strict=True):
         for ids in taken:
-            pool.drop_keys(ids.ravel())
+            pool.keys.drop(ids.ravel())
     recount(groups, holders)
 
 
@@ -48,7 +48,7 @@ def _restore(groups: Groups, held: RequestTables) -> None:
     for manager, table in zip(groups.managers, held.tables, strict=True):
         table.go_back()
         fresh = table.ids[:, table.keyed : table.length].ravel()
-        manager.pool.drop_keys(fresh[fresh > 0])
+        manager.pool.keys.drop(fresh[fresh > 0])
 
 
 def recount(groups: Groups, holders: Sequence[RequestTables]) -> None:

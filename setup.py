@@ -23,6 +23,7 @@ HOT = {
         "request_tables",
         "roll_back",
         "unitary",
+        "whole_request",
     ),
     "kvhybrid.managers": (
         "arrays",

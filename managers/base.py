@@ -192,26 +192,15 @@ class SingleTypeKVCacheManager:
             fresh = range(length, end)
         return Growth(loaded, length, fresh, end, int(table.tail_to_copy >= 0))
 
-    def most_blocks(self, table: BlockTable, adopted: int, total: int, main: int, full: int, cap: int) -> int:
-        """Blocks per group that the request may need from the pool until all its ``full`` tokens are computed.
-
-        ``cap`` is the most that it ever holds at once; the step in hand ends at ``main``.
-        """
-        size = self.block_size
-        dead = -(-total // size) - self._num_live(total)
-        entries = -(-full // size) - max(table.length or adopted, dead)
-        if self.spec.state:
-            return min(max(entries, 0), 1) + int(-(-full // size) > -(-main // size))
-        return max(0, min(entries, cap))
+    def tail_position(self, request: RetainedRequest) -> int:
+        """The position inside a block where a state may get a key, and the next step must copy it; -1 for none."""
+        return -1
 
     def _entries(self, p: int) -> Entries:
         parts = list(self.spec.live_blocks(p, self.block_size))
         if len(parts) < 2:
             return parts[0] if parts else NO_ENTRIES
         return np.concatenate([np.arange(part.start, part.stop, dtype=np.int32) for part in parts])
-
-    def _num_live(self, p: int) -> int:
-        return sum(len(entries) for entries in self.spec.live_blocks(p, self.block_size))
 
     # ---- the life of a table
 

@@ -65,14 +65,18 @@ class MambaManager(SuffixManager):
     def _alive_until(self, table: BlockTable, main: int) -> int:
         return (table.dropped + 1) * self.block_size
 
+    def tail_position(self, request: RetainedRequest) -> int:
+        tail = self._last_unit(request) * self.rules.hash_unit
+        return tail if self.rules.sub_block_hits and tail % self.block_size else -1
+
+    def _last_unit(self, request: RetainedRequest) -> int:
+        """The prompt's last whole unit from which a request with the same prompt can resume."""
+        unit, num_tokens = self.rules.hash_unit, request.num_prompt_tokens
+        return num_tokens // unit - 1 if self.rules.retention.draft else (num_tokens - 1) // unit
+
     def _register_tail(self, table: BlockTable, path: IntArray, num_tokens: int, request: RetainedRequest) -> None:
         """Key the state at the prompt's last whole unit, if a step ended there; a copy keeps it."""
-        unit = self.rules.hash_unit
-        usable = (
-            request.num_prompt_tokens // unit - 1
-            if self.rules.retention.draft
-            else (request.num_prompt_tokens - 1) // unit
-        )
+        unit, usable = self.rules.hash_unit, self._last_unit(request)
         if num_tokens != usable * unit or not usable or table.ends[1] != num_tokens:
             return
         entry = (num_tokens - 1) // self.block_size

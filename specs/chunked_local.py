@@ -26,6 +26,9 @@ class ChunkedLocalAttentionSpec(AttentionSpec, SuffixSpec):
     def first(self, p: int) -> int:
         return p // self.chunk * self.chunk
 
+    def release_cycle(self, block_size: int) -> tuple[int, int] | None:
+        return self.chunk, self.chunk - 1
+
     def admission_blocks(
         self, max_in_flight_tokens: int, max_model_len: int, block_size: int | None = None
     ) -> int:

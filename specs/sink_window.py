@@ -27,6 +27,9 @@ class SinkWindowSpec(AttentionSpec):
                 f"SinkWindowSpec: sinks and window must be at least 1, found {self.sinks} and {self.window}"
             )
 
+    def release_cycle(self, block_size: int) -> tuple[int, int] | None:
+        return block_size, (self.window - 2) % block_size
+
     def admission_blocks(
         self, max_in_flight_tokens: int, max_model_len: int, block_size: int | None = None
     ) -> int:

@@ -280,6 +280,15 @@ class KVCacheManager:
         """As `get_block_ids`, in the form that `allocate_slots` returns."""
         return KVCacheBlocks(self.get_block_ids(request_id))
 
+    def blocks_to_finish(self, request: Request, num_new_tokens: int) -> list[int]:
+        """Per pool, the shared one first, the blocks that ``request`` takes until all its tokens are computed.
+
+        It starts with a step of ``num_new_tokens`` and without a hit, as if it were not admitted yet.
+        """
+        after = min(num_new_tokens, self.max_model_len)
+        allocation = Allocation(0, after, after, 0, 0, False, request.num_encoder_tokens)
+        return self.coordinator.blocks_to_finish(request, allocation, min(request.num_tokens, self.max_model_len))
+
     def stats(self) -> CacheStats:
         """The figures of now, per group and for the pool."""
         return take_stats(self.coordinator, self.counters)

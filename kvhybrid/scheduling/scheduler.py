@@ -286,16 +286,13 @@ class Scheduler:
         """Drop the request at the head of the waiting line for good."""
         self.waiting.popleft()
         request.status = RequestStatus.FINISHED
-        config = self.cache.config
-        needed = sum(
-            -(-request.num_encoder_tokens // size)
-            if group.spec.source == "encoder"
-            else group.spec.admission_blocks(self.max_batched_tokens, request.num_tokens, size)
-            for group, size in zip(config.groups, config.block_sizes, strict=True)
-        )
+        needed = self.cache.blocks_to_finish(request, self._num_step_tokens(request, 0, self.max_batched_tokens))
+        usable = [pool.num_blocks - 1 for pool in self.cache.coordinator.pools]
+        short = [pair for pair in zip(needed, usable, strict=True) if pair[0] > pair[1]]
+        need, have = short[0] if short else (needed[0], usable[0])
         raise CapacityError(
             request.request_id,
-            f"request {request.request_id!r} can never fit: its {request.num_tokens} tokens need {needed} "
-            f"blocks over {len(config.groups)} groups, and the whole pool has {config.num_blocks - 1}; "
+            f"request {request.request_id!r} can never fit: its {request.num_tokens} tokens need {need} "
+            f"blocks over {len(self.cache.config.groups)} groups, and the whole pool has {have}; "
             f"give the pool more blocks, or the request fewer tokens",
         )

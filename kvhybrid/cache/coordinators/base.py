@@ -13,6 +13,7 @@ from kvhybrid.cache.coordinators.allocation import NO_HEADROOM, Allocation, Head
 from kvhybrid.cache.coordinators.groups import Groups
 from kvhybrid.cache.coordinators.request_tables import RequestTables
 from kvhybrid.cache.coordinators.roll_back import go_back, mark, recount
+from kvhybrid.cache.coordinators.whole_request import WholeRequest
 from kvhybrid.cache.errors import ManagerError, StaleHitError
 from kvhybrid.cache.event_log import EventLog
 from kvhybrid.cache.miss_causes import MissCauses
@@ -59,6 +60,7 @@ class KVCacheCoordinator:
             max_model_len,
             max_in_flight_tokens,
         )
+        self.whole_request = WholeRequest(self.groups)
         self.managers, self.pools, self.place = self.groups.managers, self.groups.pools, self.groups.place
         self.pool = self.pools[0]
         self.index = PrefixIndex(room=max(1 << 16, 4 * config.num_blocks))
@@ -223,13 +225,23 @@ class KVCacheCoordinator:
         if not self.groups.fits(self.groups.demand(growths, hits), headroom.watermark + headroom.reserved):
             return Refusal.NO_BLOCKS
         if headroom.full_tokens:
-            need = self.groups.demand_to_the_end(held, hits, allocation, headroom.full_tokens)
+            need = self.whole_request.demand(held, hits, allocation, headroom.full_tokens)
             if not self.groups.fits(need, headroom.watermark):
                 return Refusal.WHOLE_REQUEST
         self.tables[request.request_id] = held
         added = self.groups.commit(held, hits, growths, allocation)
         self._settle(held, request, allocation)
         return added
+
+    def blocks_to_finish(self, request: Request, allocation: Allocation, full: int) -> list[int]:
+        """Per pool, the blocks that ``request`` takes until ``full`` tokens are computed.
+
+        ``allocation`` admits it, without a hit.
+        """
+        held = RequestTables(request, self.managers, PrefixPath())
+        step = self.groups.demand(self.groups.growths(held, None, allocation), None)
+        rest = self.whole_request.demand(held, None, allocation, full)
+        return [max(pair) for pair in zip(step, rest, strict=True)]
 
     def _settle(self, held: RequestTables, request: Request, allocation: Allocation) -> None:
         """All groups have their blocks: key what the step fills, and find out how long no call has work to do."""

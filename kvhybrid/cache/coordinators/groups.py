@@ -72,7 +72,8 @@ class Groups:
             pool = len(self.pools) - 1 if private else 0
             self.managers.append(registry.entry_of(spec).manager_class()(spec, self.pools[pool], rules))
             self.pool_of.append(pool)
-        self._encodes = [manager.spec.source == "encoder" for manager in self.managers]
+        self.encodes = [manager.spec.source == "encoder" for manager in self.managers]
+        """For every manager, whether its blocks hold the encoder's tokens."""
         self.taken: list[list[IntArray]] = [[] for _ in self.pools]
         """Per pool, the blocks that the current call has taken from it."""
         self.batches = self._batches()
@@ -139,7 +140,7 @@ class Groups:
         before, after = allocation.tokens_before, allocation.tokens_after
         found: list[Growth] = []
         for c, (manager, table) in enumerate(held.pairs):
-            if self._encodes[c]:
+            if self.encodes[c]:
                 encoder = allocation.encoder_tokens
                 found.append(manager.growth(table, 0, 0, encoder, encoder, False))
                 continue
@@ -155,27 +156,6 @@ class Groups:
         need = [0] * len(self.pools)
         for c, manager in enumerate(self.managers):
             need[self.pool_of[c]] += growths[c].blocks * len(manager.groups)
-        return self._with_free_hits(need, hits)
-
-    def demand_to_the_end(
-        self, held: RequestTables, hits: Sequence[IntArray] | None, allocation: Allocation, full: int
-    ) -> list[int]:
-        """Per pool, the free blocks that the request may need until all its ``full`` tokens are computed."""
-        need = [0] * len(self.pools)
-        for c, (manager, table) in enumerate(held.pairs):
-            size = manager.block_size
-            if self._encodes[c]:
-                most = max(0, -(-allocation.encoder_tokens // size) - table.length)
-            else:
-                adopted = hits[c].shape[1] if hits else 0
-                cap = manager.spec.admission_blocks(self.max_in_flight_tokens, self.max_model_len, size)
-                before, after = allocation.tokens_before, allocation.tokens_after
-                most = manager.most_blocks(table, adopted, before, after, full, cap)
-                most += int(bool(adopted) and allocation.hit_tokens % size > 0)
-            need[self.pool_of[c]] += most * len(manager.groups)
-        return self._with_free_hits(need, hits)
-
-    def _with_free_hits(self, need: list[int], hits: Sequence[IntArray] | None) -> list[int]:
         if hits:
             for c, manager in enumerate(self.managers):
                 need[self.pool_of[c]] += manager.pool.count_free(hits[c])

@@ -87,6 +87,16 @@ class SmallBound(Window):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WrongCycle(Window):
+    """Lets go of blocks one token later than it says."""
+
+    kind: ClassVar[str] = "wrong_cycle"
+
+    def release_cycle(self, block_size: int) -> tuple[int, int] | None:
+        return block_size, (self.window - 3) % block_size
+
+
+@dataclass(frozen=True, kw_only=True)
 class LargeBound(Window):
     """Not broken: it only asks for more room than any step needs."""
 

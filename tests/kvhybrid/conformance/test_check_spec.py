@@ -109,6 +109,7 @@ BROKEN_SPECS = [
     (broken_specs.EqualByHalf, "value", "equal to one whose window is"),
     (broken_specs.Undecorated, "value", "Undecorated is no dataclass itself"),
     (broken_specs.SmallBound, "bound", "but a step touches"),
+    (broken_specs.WrongCycle, "bound", "release_cycle = ("),
 ]
 
 

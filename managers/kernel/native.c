@@ -111,7 +111,7 @@ static PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__native(void)
 {
-    sha_instructions = has_sha_instructions();
+    prepare_hashing();
     if (PyType_Ready(&block_arrays) < 0)
         return NULL;
     PyObject *made = PyModule_Create(&module);

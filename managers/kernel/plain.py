@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from hashlib import sha256
+from sys import byteorder
 from typing import TypeAlias
 
 import numpy as np
@@ -22,25 +23,43 @@ BlockRecords: TypeAlias = NDArray[np.void]
 """An array of `BLOCK`."""
 
 
-def token_bytes(tokens: list[int]) -> bytes:
-    """``tokens`` as little-endian 64-bit integers."""
-    return np.frombuffer(array("q", tokens), np.int64).astype("<i8").tobytes()
+def preimage(tokens: list[int], parent: bytes, extra: bytes = b"") -> bytes:
+    """What the key of one unit is the SHA-256 of: its token ids, its parent's key of 32 bytes, and its extra keys.
+
+    Every id takes 4 bytes, unsigned, if all ids of the unit fit, and otherwise 8 bytes, signed, little-endian. The
+    parent, ``extra``, the width (1 byte) and the number of ids (8 bytes) follow. Token ids come first so that
+    this part can be hashed before the parent is known.
+
+    Different units never have the same preimage, since it can be read back: its last 9 bytes give the width and
+    the number of ids, hence where the ids end; the next 32 bytes are the parent; the rest is ``extra``. So equal
+    keys of different units would be a collision of SHA-256.
+
+    Raises TypeError for an id that is not a plain ``int``, OverflowError for one beyond 64 bits.
+    """
+    other = set(map(type, tokens)) - {int}
+    if other:
+        raise TypeError(f"a token id must be an int, found {other.pop().__name__}")
+    is_narrow = min(tokens) >= 0 and max(tokens) < 1 << 32
+    ids = array("I" if is_narrow else "q", tokens)
+    if byteorder == "big":
+        ids.byteswap()
+    return b"".join((ids.tobytes(), parent, extra, bytes((ids.itemsize,)), len(ids).to_bytes(8, "little")))
 
 
 def extend_keys(keys: list[bytes], tokens: list[int], unit: int, root: bytes, natively: bool = True) -> None:
     """Append the keys of the units that ``tokens`` fill beyond those that have one.
 
-    A key is the SHA-256 of the key before it, ``root`` for the first, and the unit's token ids as little-endian
-    64-bit integers. ``natively`` allows the processor's own instructions, where the native form runs.
+    A key is the SHA-256 of the unit's `preimage`; the parent of the first unit is ``root``. ``natively`` lets the
+    native form use the processor's instructions for SHA-256. An error adds no key.
     """
     parent = keys[-1] if keys else root
     if unit < 1 or not isinstance(parent, bytes) or len(parent) != 32:
         raise ValueError(f"a unit of at least 1 and keys of 32 bytes are needed, found {unit} and {parent!r}")
-    width, done = 8 * unit, len(keys)
-    raw = memoryview(token_bytes(tokens[done * unit : len(tokens) // unit * unit]))
-    for at in range(0, len(raw), width):
-        parent = sha256(parent + raw[at : at + width]).digest()
-        keys.append(parent)
+    added: list[bytes] = []
+    for start in range(len(keys) * unit, len(tokens) - unit + 1, unit):
+        parent = sha256(preimage(tokens[start : start + unit], parent)).digest()
+        added.append(parent)
+    keys.extend(added)
 
 
 def put_span(to: IntArray, start: int, end: int, first: int, step: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -223,12 +224,19 @@ def test_arrays_of_another_form_are_refused() -> None:
 # ---- keys
 
 
+EDGES = [0, 1, 2**30, 2**31, 2**32 - 1, 2**32, 2**33, 2**60, 2**63 - 1, -1, -(2**30), -(2**32), -(2**63)]
+"""Token ids on both sides of every limit of an encoding."""
+narrow = st.integers(0, 2**32 - 1)
+token_ids = narrow | st.sampled_from(EDGES) | st.integers(-(2**63), 2**63 - 1)
+digests = st.binary(min_size=32, max_size=32)
+
+
 @pytest.mark.parametrize("natively", [True, False])
 @given(
-    tokens=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=60),
+    tokens=st.lists(narrow, max_size=60) | st.lists(token_ids, max_size=60),
     unit=st.integers(1, 20),
     have=st.integers(0, 3),
-    root=st.binary(min_size=32, max_size=32),
+    root=digests,
 )
 def test_keys_are_those_of_hashlib(natively: bool, tokens: list[int], unit: int, have: int, root: bytes) -> None:
     expected: list[bytes] = []
@@ -236,18 +244,75 @@ def test_keys_are_those_of_hashlib(natively: bool, tokens: list[int], unit: int,
     found = expected[:have]
     extend_keys(found, tokens, unit, root, natively)
     assert found == expected
+    assert len(found) == len(tokens) // unit
 
 
 @pytest.mark.parametrize("natively", [True, False])
+@pytest.mark.parametrize("wide", [[], [0], [1], [0, 1, 2]])
 @pytest.mark.parametrize("unit", [1, 2, 3, 4, 5, 11, 12, 16, 256, 1000])
-def test_keys_of_every_padding_are_right(unit: int, natively: bool) -> None:
-    """A message ends its last 64 bytes early or late: both ways to pad occur."""
+def test_keys_of_every_padding_are_right(unit: int, wide: list[int], natively: bool) -> None:
+    """A message ends its last 64 bytes early or late, and a unit of wide ids follows one of narrow ids."""
     expected: list[bytes] = []
     found: list[bytes] = []
-    plain.extend_keys(expected, list(range(3 * unit)), unit, bytes(32))
-    extend_keys(found, list(range(3 * unit)), unit, bytes(32), natively)
+    tokens = list(range(3 * unit))
+    for i in wide:
+        tokens[i * unit] = 2**40
+    plain.extend_keys(expected, tokens, unit, bytes(32))
+    extend_keys(found, tokens, unit, bytes(32), natively)
     assert found == expected
     assert len(found) == 3
+
+
+def read_back(preimage: bytes) -> tuple[list[int], bytes, bytes]:
+    """The token ids, the parent and the extra keys."""
+    width, count = preimage[-9], int.from_bytes(preimage[-8:], "little")
+    ids, rest = preimage[: width * count], preimage[width * count : -9]
+    return list(struct.unpack(f"<{count}{ {4: 'I', 8: 'q'}[width] }", ids)), rest[:32], rest[32:]
+
+
+extras = st.binary(max_size=20) | st.integers(0, 5).map(lambda count: bytes([4]) + count.to_bytes(8, "little"))
+
+
+@given(st.lists(token_ids, min_size=1, max_size=20), digests, extras)
+def test_a_preimage_can_be_read_back(tokens: list[int], parent: bytes, extra: bytes) -> None:
+    assert read_back(plain.preimage(tokens, parent, extra)) == (tokens, parent, extra)
+
+
+ALIASES: list[tuple[list[int], list[int]]] = [
+    ([5 + (6 << 32)], [5, 6]),
+    ([5, 6], [5 + (6 << 32), 0]),
+    ([1, 0, 2, 0], [1, 2]),
+    ([1, 2], [1, 2, 0, 0]),
+    ([-1], [2**32 - 1]),
+    ([-1], [2**32 - 1, 2**32 - 1]),
+    ([-1, 7], [2**32 - 1, 7]),
+    ([2**32], [0]),
+    ([2**32 + 7, 0], [7, 0]),
+    ([-(2**63)], [0]),
+    ([-(2**63)], [0, 2**31]),
+    ([2**31], [-(2**31)]),
+]
+"""Units whose bytes are equal if an encoding truncates ids, ignores their sign or omits their number."""
+
+
+@pytest.mark.parametrize(("one", "other"), ALIASES)
+@pytest.mark.parametrize("form", [extend_keys, plain.extend_keys], ids=["native", "plain"])
+def test_units_that_a_naive_encoding_confuses_have_different_keys(
+    form: Callable[..., None], one: list[int], other: list[int]
+) -> None:
+    keys: list[list[bytes]] = []
+    for tokens in (one, other):
+        keys.append([])
+        form(keys[-1], tokens, len(tokens), bytes(32))
+    assert keys[0] != keys[1]
+
+
+@pytest.mark.parametrize("form", [extend_keys, plain.extend_keys], ids=["native", "plain"])
+def test_an_error_in_a_later_unit_adds_no_key(form: Callable[..., None]) -> None:
+    keys = [bytes(32)]
+    with pytest.raises(OverflowError):
+        form(keys, [1, 2, 3, 4, 5, 2**63], 1, bytes(32))
+    assert keys == [bytes(32)]
 
 
 @pytest.mark.parametrize(
@@ -257,6 +322,9 @@ def test_keys_of_every_padding_are_right(unit: int, natively: bool) -> None:
         ([], ["a"], 1, TypeError),
         ([], [1.5], 1, TypeError),
         ([], [None], 1, TypeError),
+        ([], [True], 1, TypeError),
+        ([], [np.int64(1)], 1, TypeError),
+        ([], [-(2**63) - 1], 1, OverflowError),
         ([], [1], 0, ValueError),
         ([b"short"], [1, 2], 1, ValueError),
         ([7], [1, 2], 1, ValueError),

@@ -19,7 +19,7 @@ from kvhybrid.encoder_inputs import encoder_batch, one_for_each, read_encoder_in
 from kvhybrid.models.base import BackendChoice, HybridModel
 from kvhybrid.models.loading import load_model, model_from_hf
 from kvhybrid.planning import CachePlan, plan_cache
-from kvhybrid.request import Request
+from kvhybrid.request import Request, checked_token_ids
 from kvhybrid.sampling import SamplingParams, sample
 from kvhybrid.scheduler import CapacityError, Scheduler, SchedulerOutput
 from kvhybrid.specs import KVCacheSpec
@@ -184,7 +184,7 @@ class Engine:
             request_id = next(name for name in self._names if name not in self._sampling)
         elif request_id in self._sampling:
             raise ValueError(f"request id {request_id!r} is taken by an unfinished request")
-        token_ids = [int(token) for token in prompt_token_ids]
+        token_ids = checked_token_ids(request_id, prompt_token_ids)
         if token_ids and not 0 <= min(token_ids) <= max(token_ids) < self.model.vocab_size:
             raise ValueError(
                 f"request {request_id!r}: token ids must lie in [0, {self.model.vocab_size}), "

@@ -47,13 +47,13 @@ class PrefixHasher:
 
 
 def extra_keys(request: Request, index: int, unit: int) -> bytes:
-    """What besides its tokens decides the content of unit ``index`` of so many tokens."""
+    """What besides its tokens decides the content of unit ``index``, of ``unit`` tokens each."""
     parts: list[tuple[str, ...]] = []
     if request.lora is not None:
         parts.append(("lora", request.lora.name, request.lora.path))
     start, end = index * unit, (index + 1) * unit
     parts.extend(
-        ("media", item.content_hash, str(item.start - start))
+        ("media", item.content_hash, str(item.start - start), str(item.length))
         for item in request.media
         if item.start < end and start < item.start + item.length
     )

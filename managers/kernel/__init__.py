@@ -11,14 +11,16 @@ from contextlib import suppress
 from kvhybrid.managers.kernel import plain
 
 BlockArrays: type[plain.BlockArrays] = plain.BlockArrays
-extend_keys, stretches, gather_alike = plain.extend_keys, plain.stretches, plain.gather_alike
+as_token_ids, extend_keys = plain.as_token_ids, plain.extend_keys
+stretches, gather_alike = plain.stretches, plain.gather_alike
 mark_all, mark_each, put_span = plain.mark_all, plain.mark_each, plain.put_span
 if os.environ.get("KVHYBRID_KERNEL") != "plain":
     # There may have been no compiler at installation, or one that an older form of the kernel is left of.
     with suppress(ImportError, AttributeError):
         from kvhybrid.managers.kernel import _native as native
 
-        extend_keys, stretches, gather_alike, mark_all, mark_each, put_span, BlockArrays = (
+        as_token_ids, extend_keys, stretches, gather_alike, mark_all, mark_each, put_span, BlockArrays = (
+            native.as_token_ids,
             native.extend_keys,
             native.stretches,
             native.gather_alike,
@@ -33,6 +35,7 @@ is_native = BlockArrays is not plain.BlockArrays
 
 __all__ = [
     "BlockArrays",
+    "as_token_ids",
     "extend_keys",
     "gather_alike",
     "is_native",

@@ -1,4 +1,5 @@
 from kvhybrid.managers.kernel.plain import BlockArrays as BlockArrays
+from kvhybrid.managers.kernel.plain import as_token_ids as as_token_ids
 from kvhybrid.managers.kernel.plain import extend_keys as extend_keys
 from kvhybrid.managers.kernel.plain import gather_alike as gather_alike
 from kvhybrid.managers.kernel.plain import mark_all as mark_all

@@ -1,10 +1,7 @@
 #include "hashing.h"
 
 #include "sha256.h"
-
-#if PY_VERSION_HEX < 0x030B0000
-#include <longintrepr.h>
-#endif
+#include "small_int.h"
 
 enum { NARROW = 4, WIDE = 8, SHAPE = 9 };
 
@@ -39,14 +36,6 @@ static void lay_out(Message *message, int width, Py_ssize_t unit)
     message->blocks = sha256_pad(message->bytes, message->parent_at + SHA256_DIGEST + SHAPE);
 }
 
-#if PY_VERSION_HEX >= 0x030C0000
-static inline int is_small(PyObject *number) { return PyUnstable_Long_IsCompact((PyLongObject *)number); }
-static inline int64_t small_value(PyObject *number) { return PyUnstable_Long_CompactValue((PyLongObject *)number); }
-#else
-static inline int is_small(PyObject *number) { return Py_SIZE(number) == 1; }
-static inline int64_t small_value(PyObject *number) { return ((PyLongObject *)number)->ob_digit[0]; }
-#endif
-
 /* The token ids of one unit, and their width. Returns -1 for what is no plain int: nothing here runs other code. */
 static int read_ids(PyObject *tokens, Py_ssize_t start, Py_ssize_t unit, int64_t *ids)
 {
@@ -57,12 +46,9 @@ static int read_ids(PyObject *tokens, Py_ssize_t start, Py_ssize_t unit, int64_t
             PyErr_Format(PyExc_TypeError, "a token id must be an int, found %s", Py_TYPE(item)->tp_name);
             return -1;
         }
-        if (!is_small(item)) {
-            ids[i] = PyLong_AsLongLong(item);
-            if (ids[i] == -1 && PyErr_Occurred())
-                return -1;
-        } else
-            ids[i] = small_value(item);
+        ids[i] = is_small_int(item) ? small_int_value(item) : PyLong_AsLongLong(item);
+        if (ids[i] == -1 && PyErr_Occurred())
+            return -1;
         bits |= (uint64_t)ids[i];
     }
     return bits >> 32 ? WIDE : NARROW;

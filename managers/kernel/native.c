@@ -9,6 +9,7 @@
 #include "keys.h"
 #include "look_up.h"
 #include "spans.h"
+#include "token_ids.h"
 #include "watching.h"
 
 static int keep(PyObject *array, Py_buffer *buffer, Py_ssize_t itemsize, const char *name)
@@ -100,6 +101,7 @@ static PyTypeObject block_arrays = {
 
 static PyMethodDef functions[] = {
     {"extend_keys", extend_keys, METH_VARARGS, "See kvhybrid.managers.kernel.plain."},
+    {"as_token_ids", as_token_ids, METH_O, "See kvhybrid.managers.kernel.plain."},
     FAST(put_span), FAST(stretches), FAST(gather_alike), FAST(mark_all), FAST(mark_each),
     {NULL, NULL, 0, NULL},
 };

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from hashlib import sha256
+from operator import index
 from sys import byteorder
-from typing import TypeAlias
+from typing import SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,33 @@ BLOCK = np.dtype([("release", np.int64), *((part, np.int32) for part in PARTS)])
 """What is known of a block, side by side in memory, since most passes need several parts of it."""
 BlockRecords: TypeAlias = NDArray[np.void]
 """An array of `BLOCK`."""
+
+
+LOWEST_ID, HIGHEST_ID = -(1 << 63), (1 << 63) - 1
+
+
+def as_token_ids(tokens: Iterable[SupportsIndex]) -> list[int]:
+    """``tokens`` as a new list of plain ints: the one rule for what is a token id.
+
+    Any integer is accepted, numpy's too (`operator.index`). Raises TypeError for anything else, a bool included,
+    and ValueError for an integer that does not fit in 64 bits, signed.
+    """
+    return [
+        token if type(token) is int and LOWEST_ID <= token <= HIGHEST_ID else _as_token_id(token, place)
+        for place, token in enumerate(list(tokens))
+    ]
+
+
+def _as_token_id(token: SupportsIndex, place: int) -> int:
+    try:
+        if isinstance(token, bool):
+            raise TypeError
+        number = index(token)
+    except TypeError:
+        raise TypeError(f"token id {place} must be an integer, found {token!r}") from None
+    if not LOWEST_ID <= number <= HIGHEST_ID:
+        raise ValueError(f"token id {place} must fit in 64 bits, found {number}")
+    return number
 
 
 def preimage(tokens: list[int], parent: bytes, extra: bytes = b"") -> bytes:

@@ -1,4 +1,4 @@
-#include "hashing.h"
+#include "passes.h"
 
 #include "sha256.h"
 #include "small_int.h"

@@ -4,13 +4,7 @@
    the tests hold one against the other. Nothing is kept here but pointers to the numpy arrays that the pool owns.
    Every block id and prefix number is checked before it is followed. */
 
-#include "hashing.h"
-#include "holding.h"
-#include "keys.h"
-#include "look_up.h"
-#include "spans.h"
-#include "token_ids.h"
-#include "watching.h"
+#include "passes.h"
 
 static int keep(PyObject *array, Py_buffer *buffer, Py_ssize_t itemsize, const char *name)
 {

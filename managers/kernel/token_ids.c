@@ -1,4 +1,4 @@
-#include "token_ids.h"
+#include "passes.h"
 
 #include "small_int.h"
 

@@ -1,6 +1,7 @@
 /* What observers are told, in short: numbers as stretches, rows that say the same as one; and how they note it. */
 
 #include "arrays.h"
+#include "passes.h"
 
 static int add_stretch(PyObject *found, int32_t run, int32_t first, int32_t last)
 {
@@ -35,7 +36,7 @@ static PyObject *find_stretches(Ints *run_of, Ints *numbers)
     return found;
 }
 
-static PyObject *stretches(PyObject *module, PyObject *const *args, Py_ssize_t count)
+PyObject *stretches(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
     if (open_arguments(args, count, "rr", &a) < 0)
@@ -45,7 +46,7 @@ static PyObject *stretches(PyObject *module, PyObject *const *args, Py_ssize_t c
     return found;
 }
 
-static PyObject *gather_alike(PyObject *module, PyObject *const *args, Py_ssize_t count)
+PyObject *gather_alike(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
     Py_ssize_t kept = 0;
@@ -99,6 +100,6 @@ static PyObject *mark(PyObject *const *args, Py_ssize_t count, int beside)
     return ok ? Py_NewRef(Py_None) : NULL;
 }
 
-static PyObject *mark_all(PyObject *module, PyObject *const *args, Py_ssize_t count) { return mark(args, count, 0); }
+PyObject *mark_all(PyObject *module, PyObject *const *args, Py_ssize_t count) { return mark(args, count, 0); }
 
-static PyObject *mark_each(PyObject *module, PyObject *const *args, Py_ssize_t count) { return mark(args, count, 1); }
+PyObject *mark_each(PyObject *module, PyObject *const *args, Py_ssize_t count) { return mark(args, count, 1); }

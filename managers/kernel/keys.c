@@ -2,6 +2,7 @@
    for a block that stands alone; the first one's ahead is the last of the line. */
 
 #include "arrays.h"
+#include "passes.h"
 
 static void join_line(BlockArrays *self, int32_t first, int32_t b)
 {
@@ -90,7 +91,7 @@ static void give_keys(BlockArrays *self, int32_t group, Ints *ids, Py_ssize_t i,
     COUNT(self, REUSABLE, group) += reusable;
 }
 
-static PyObject *register_rows(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+PyObject *register_rows(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
     if (open_arguments(args, count, "rrrw", &a) < 0)
@@ -172,7 +173,7 @@ static Py_ssize_t withdraw(BlockArrays *self, Ints *ids, Ints *gone, int for_reu
     return found;
 }
 
-static PyObject *forget(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+PyObject *forget(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
     if (open_arguments(args, count, "rwn", &a) < 0)
@@ -185,7 +186,7 @@ static PyObject *forget(BlockArrays *self, PyObject *const *args, Py_ssize_t cou
     return found > -2 ? PyLong_FromSsize_t(found) : NULL;
 }
 
-static PyObject *stand_for(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+PyObject *stand_for(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
     int same = 1;

@@ -1,8 +1,9 @@
 /* Numbers that follow each other. */
 
 #include "arrays.h"
+#include "passes.h"
 
-static PyObject *put_span(PyObject *module, PyObject *const *args, Py_ssize_t count)
+PyObject *put_span(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
     if (open_arguments(args, count, "wnnnn", &a) < 0)

@@ -1,6 +1,7 @@
 /* What is cached of a prompt: entry j is, when every one of the groups has a block for numbers[j]. */
 
 #include "arrays.h"
+#include "passes.h"
 
 static int is_cached(BlockArrays *self, Ints *groups, Ints *numbers, Py_ssize_t j)
 {
@@ -69,27 +70,27 @@ static PyObject *answer(BlockArrays *self, PyObject *const *args, Py_ssize_t cou
     return ok ? PyLong_FromSsize_t(found) : NULL;
 }
 
-static PyObject *first_missing(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+PyObject *first_missing(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     return answer(self, args, count, find_first_missing, 0);
 }
 
-static PyObject *last_missing(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+PyObject *last_missing(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     return answer(self, args, count, find_last_missing, 0);
 }
 
-static PyObject *last_present(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+PyObject *last_present(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     return answer(self, args, count, find_last_present, 1);
 }
 
-static PyObject *last_run(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+PyObject *last_run(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     return answer(self, args, count, find_last_run, 1);
 }
 
-static PyObject *gather(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+PyObject *gather(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
     if (open_arguments(args, count, "rrw", &a) < 0)

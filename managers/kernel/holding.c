@@ -1,8 +1,9 @@
 /* Who holds each block. */
 
 #include "arrays.h"
+#include "passes.h"
 
-static PyObject *hand_out(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+PyObject *hand_out(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
     if (open_arguments(args, count, "rr", &a) < 0)
@@ -24,7 +25,7 @@ static PyObject *hand_out(BlockArrays *self, PyObject *const *args, Py_ssize_t c
     return ok ? Py_NewRef(Py_None) : NULL;
 }
 
-static PyObject *count_free(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+PyObject *count_free(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
     Py_ssize_t found = 0;
@@ -61,7 +62,7 @@ static Py_ssize_t take_hold(BlockArrays *self, Ints *ids, Ints *freed)
     return found;
 }
 
-static PyObject *hold(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+PyObject *hold(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
     if (open_arguments(args, count, "rw", &a) < 0)
@@ -144,7 +145,7 @@ static void hold_again(BlockArrays *self, Ints *ids, Py_ssize_t i, Py_ssize_t j)
         }
 }
 
-static PyObject *release(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+PyObject *release(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
     if (open_arguments(args, count, "rwnwn", &a) < 0)

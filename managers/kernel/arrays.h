@@ -1,4 +1,5 @@
-/* The arrays of a block pool. */
+/* The arrays of a block pool. The pool owns them and can write anything into them, so every id, number and link that is
+   read from them is checked before it is followed. */
 
 #ifndef KVHYBRID_ARRAYS_H
 #define KVHYBRID_ARRAYS_H
@@ -7,7 +8,7 @@
 
 enum { LIVE, CACHED, REUSABLE, EVICTIONS, COUNTS };
 
-/* One block, all of it in one line of the processor's cache: see block_keys.py for what each part means. */
+/* One block. A record fills half a line of the processor's cache; plain.py says what the fields mean. */
 typedef struct {
     int64_t release;
     int32_t refs, number, group, ahead, behind, tangled;
@@ -25,21 +26,47 @@ typedef struct {
 #define INDEX(self, group, number) \
     (((int32_t *)(self)->index.buf)[(Py_ssize_t)(group) * (self)->num_numbers + (number)])
 
-static inline int is_block(BlockArrays *self, int32_t id) { return id >= 0 && id < self->num_blocks; }
-
-static inline int is_key(BlockArrays *self, int32_t group, int32_t number)
+static inline int shares_memory(const Ints *array, const Py_buffer *kept)
 {
-    return group >= 0 && group < self->num_groups && number > 0 && number < self->num_numbers;
+    return overlaps(array, (uintptr_t)kept->buf, (uintptr_t)kept->buf + kept->len);
 }
 
-/* One block more or fewer of a kind, where it belongs to a group. */
-static inline void tally(BlockArrays *self, int what, int32_t group, int by)
+/* Open the arguments of a method that changes the pool. Its writes must not change what it has checked, so no argument
+   may share memory with the pool's own arrays. */
+static inline int open_apart(BlockArrays *self, PyObject *const *args, Py_ssize_t count, const char *form,
+                             Arguments *found)
 {
-    if (group >= 0 && group < self->num_groups)
+    if (open_arguments(args, count, form, found) < 0)
+        return -1;
+    for (int k = 0; k < found->num_arrays; k++) {
+        const Ints *array = &found->ints[k];
+        if (shares_memory(array, &self->blocks) || shares_memory(array, &self->index) ||
+            shares_memory(array, &self->counts)) {
+            PyErr_SetString(PyExc_ValueError, "an argument shares memory with the pool's own arrays");
+            close_arguments(found);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static inline int is_block(const BlockArrays *self, int32_t id) { return (size_t)id < (size_t)self->num_blocks; }
+
+static inline int is_group(const BlockArrays *self, int32_t group) { return group >= 0 && group < self->num_groups; }
+
+static inline int is_key(const BlockArrays *self, int32_t group, int32_t number)
+{
+    return is_group(self, group) && number > 0 && number < self->num_numbers;
+}
+
+/* Count blocks of a kind, if they belong to a group. */
+static inline void tally(BlockArrays *self, int what, int32_t group, int64_t by)
+{
+    if (is_group(self, group))
         COUNT(self, what, group) += by;
 }
 
-/* A number from an argument; a wrong one becomes 0, under which nothing is ever keyed. */
+/* A prefix number from an argument; a wrong one becomes 0, under which nothing is ever keyed. */
 static inline int32_t number_at(BlockArrays *self, Ints *numbers, Py_ssize_t j)
 {
     int32_t number = AT(numbers, 0, j);
@@ -62,6 +89,7 @@ static inline int are_blocks(BlockArrays *self, Ints *ids)
     return 1;
 }
 
+/* Whether there are at least count groups, none below lowest. */
 static inline int are_groups(BlockArrays *self, Ints *groups, Py_ssize_t count, int32_t lowest)
 {
     if (groups->columns < count) {

@@ -1,4 +1,4 @@
-/* Who holds each block. */
+/* Reference counts: which blocks are held, and what a release frees. */
 
 #include "arrays.h"
 #include "passes.h"
@@ -6,7 +6,7 @@
 PyObject *hand_out(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
-    if (open_arguments(args, count, "rr", &a) < 0)
+    if (open_apart(self, args, count, "vr", &a) < 0)
         return NULL;
     Ints *groups = &a.ints[0], *ids = &a.ints[1];
     Block *blocks = &BLOCK(self, 0);
@@ -19,7 +19,7 @@ PyObject *hand_out(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
             block->refs = 1;
             block->group = group;
         }
-        tally(self, LIVE, group, (int)ids->columns);
+        tally(self, LIVE, group, ids->columns);
     }
     close_arguments(&a);
     return ok ? Py_NewRef(Py_None) : NULL;
@@ -40,17 +40,38 @@ PyObject *count_free(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
     return ok ? PyLong_FromSsize_t(found) : NULL;
 }
 
-/* Free blocks go to freed; -1, all as before, where a free one has no key. */
-static Py_ssize_t take_hold(BlockArrays *self, Ints *ids, Ints *freed)
+/* Returns 1, 0 if a free block has no key, or -1, an error. */
+static int can_hold(BlockArrays *self, Ints *ids)
 {
-    Py_ssize_t found = 0;
+    const Block *blocks = &BLOCK(self, 0);
+    uint32_t most = INT32_MAX - (uint32_t)(ids->rows * ids->columns); /* a block may come as often as there are ids */
+    int able = 1;
     for (Py_ssize_t i = 0; i < ids->rows; i++)
         for (Py_ssize_t j = 0; j < ids->columns; j++) {
             int32_t b = AT(ids, i, j);
-            if (b && !BLOCK(self, b).refs && !BLOCK(self, b).number)
+            if (!is_block(self, b)) {
+                refuse_block(self, b);
                 return -1;
+            }
+            if ((uint32_t)blocks[b].refs > most) {
+                PyErr_Format(PyExc_OverflowError, "block %d cannot be held: it has %d references", b, blocks[b].refs);
+                return -1;
+            }
+            if (b && !(blocks[b].refs | blocks[b].number))
+                able = 0;
         }
-    for (Py_ssize_t i = 0; i < ids->rows; i++)
+    return able;
+}
+
+PyObject *hold(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+{
+    Arguments a;
+    if (open_apart(self, args, count, "rV", &a) < 0)
+        return NULL;
+    Ints *ids = &a.ints[0], *freed = &a.ints[1];
+    int able = has_room(freed, 1, ids->rows * ids->columns) ? can_hold(self, ids) : -1;
+    Py_ssize_t found = 0;
+    for (Py_ssize_t i = 0; able > 0 && i < ids->rows; i++)
         for (Py_ssize_t j = 0; j < ids->columns; j++) {
             int32_t b = AT(ids, i, j);
             if (b && !BLOCK(self, b).refs++) {
@@ -59,22 +80,11 @@ static Py_ssize_t take_hold(BlockArrays *self, Ints *ids, Ints *freed)
                 AT(freed, 0, found++) = b;
             }
         }
-    return found;
-}
-
-PyObject *hold(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
-{
-    Arguments a;
-    if (open_arguments(args, count, "rw", &a) < 0)
-        return NULL;
-    Ints *ids = &a.ints[0], *freed = &a.ints[1];
-    int ok = are_blocks(self, ids) && is_given(freed) && has_room(freed, 1, ids->rows * ids->columns);
-    Py_ssize_t found = ok ? take_hold(self, ids, freed) : 0;
     close_arguments(&a);
-    return ok ? PyLong_FromSsize_t(found) : NULL;
+    return able < 0 ? NULL : PyLong_FromSsize_t(able ? found : -1);
 }
 
-static void turn_round(Ints *stack, Py_ssize_t low, Py_ssize_t end)
+static void reverse(Ints *stack, Py_ssize_t low, Py_ssize_t end)
 {
     for (Py_ssize_t high = end - 1; low < high; low++, high--) {
         int32_t kept = AT(stack, 0, low);
@@ -83,27 +93,28 @@ static void turn_round(Ints *stack, Py_ssize_t low, Py_ssize_t end)
     }
 }
 
-/* What a release frees: blocks that have a key go to the cached ones, marked with its number, the others onto the
-   stack. */
+/* Where a release puts the blocks that it frees: those with a key into cached, marked with its number, the others onto
+   the stack. */
 typedef struct {
     Ints *stack, *cached;
     Py_ssize_t height, num_cached;
     int64_t number;
 } Release;
 
-static void count_freed(BlockArrays *self, int32_t group, int freed, int keyed)
+static void count_freed(BlockArrays *self, int32_t group, int64_t freed, int64_t keyed)
 {
     tally(self, LIVE, group, -freed);
     tally(self, REUSABLE, group, keyed);
 }
 
-/* One reference less to each id of a row. Stops at one that is no block or is not held, and returns its place. */
-static Py_ssize_t let_go(BlockArrays *self, Ints *ids, Py_ssize_t i, Release *to)
+/* Take one reference from each id of a row. Stops at an id that is no block or is not held; returns its column, or the
+   number of columns. */
+static Py_ssize_t release_row(BlockArrays *self, Ints *ids, Py_ssize_t i, Release *to)
 {
     Block *blocks = &BLOCK(self, 0);
     Py_ssize_t j, height = to->height, num_cached = to->num_cached;
     int32_t group = -1;
-    int freed = 0, keyed = 0;
+    int64_t freed = 0, keyed = 0;
     for (j = 0; j < ids->columns; j++) {
         int32_t b = AT(ids, i, j);
         if (!b)
@@ -126,44 +137,43 @@ static Py_ssize_t let_go(BlockArrays *self, Ints *ids, Py_ssize_t i, Release *to
             AT(to->stack, 0, height++) = b;
     }
     count_freed(self, group, freed, keyed);
-    turn_round(to->stack, to->height, height);
+    reverse(to->stack, to->height, height);
     to->height = height;
     to->num_cached = num_cached;
     return j;
 }
 
-/* Hold again what let_go went through in rows up to this one, and there before column j. */
-static void hold_again(BlockArrays *self, Ints *ids, Py_ssize_t i, Py_ssize_t j)
+/* Undo release_row for the rows before row i, and for row i before column j. */
+static void undo_release(BlockArrays *self, Ints *ids, Py_ssize_t i, Py_ssize_t j)
 {
     for (; i >= 0; i--, j = ids->columns)
         while (j-- > 0) {
-            Block *block = &BLOCK(self, AT(ids, i, j));
-            if (!AT(ids, i, j) || block->refs++)
+            int32_t b = AT(ids, i, j);
+            if (!b || BLOCK(self, b).refs++)
                 continue;
-            count_freed(self, block->group, -1, block->number ? -1 : 0);
-            block->release = 0;
+            count_freed(self, BLOCK(self, b).group, -1, BLOCK(self, b).number ? -1 : 0);
+            BLOCK(self, b).release = 0;
         }
 }
 
 PyObject *release(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
-    if (open_arguments(args, count, "rwnwn", &a) < 0)
+    if (open_apart(self, args, count, "rVnVn", &a) < 0)
         return NULL;
     Ints *ids = &a.ints[0];
     Py_ssize_t before = a.numbers[0];
     Release to = {&a.ints[1], &a.ints[2], before, 0, a.numbers[1]};
-    /* A free block lies on the stack once, so that a stack of all blocks has room for all. */
-    int ok = is_given(to.stack) && is_given(to.cached) && has_room(to.stack, 1, self->num_blocks) &&
-             has_room(to.cached, 1, ids->rows * ids->columns);
+    /* A free block lies on the stack once, so a stack with room for all blocks is large enough. */
+    int ok = has_room(to.stack, 1, self->num_blocks) && has_room(to.cached, 1, ids->rows * ids->columns);
     if (ok && (before < 0 || before > to.stack->columns)) {
         PyErr_Format(PyExc_ValueError, "a stack of %zd is not %zd high", to.stack->columns, before);
         ok = 0;
     }
     for (Py_ssize_t i = 0; ok && to.height >= 0 && i < ids->rows; i++) {
-        Py_ssize_t done = let_go(self, ids, i, &to);
+        Py_ssize_t done = release_row(self, ids, i, &to);
         if (done < ids->columns) {
-            hold_again(self, ids, i, done);
+            undo_release(self, ids, i, done);
             to.height = -1;
             to.num_cached = 0;
         }

@@ -56,7 +56,7 @@ static Py_ssize_t find_last_run(BlockArrays *self, Ints *groups, Ints *numbers, 
 static PyObject *answer(BlockArrays *self, PyObject *const *args, Py_ssize_t count, Search search, int first_is_step)
 {
     Arguments a;
-    if (open_arguments(args, count, "rrnn", &a) < 0)
+    if (open_arguments(args, count, "vvnn", &a) < 0)
         return NULL;
     Py_ssize_t first = a.numbers[0], end = a.numbers[1];
     int ok = are_groups(self, &a.ints[0], 0, 0) && covers(&a.ints[1], first_is_step ? 0 : first, end);
@@ -93,10 +93,10 @@ PyObject *last_run(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 PyObject *gather(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
-    if (open_arguments(args, count, "rrw", &a) < 0)
+    if (open_arguments(args, count, "vvR", &a) < 0)
         return NULL;
     Ints *groups = &a.ints[0], *numbers = &a.ints[1], *found = &a.ints[2];
-    int ok = is_given(found) && are_groups(self, groups, found->rows, 0) && covers(numbers, 0, found->columns);
+    int ok = are_groups(self, groups, found->rows, 0) && covers(numbers, 0, found->columns);
     for (Py_ssize_t i = 0; ok && i < found->rows; i++)
         for (Py_ssize_t j = 0; j < found->columns; j++)
             AT(found, i, j) = INDEX(self, AT(groups, 0, i), number_at(self, numbers, j));

@@ -1,57 +1,87 @@
-/* The passes of a block pool over its arrays, natively.
+/* The extension module: the operations of a block pool on its arrays, and the hashing of keys.
 
-   plain.py beside this file is the specification: it has the function of the same name for every function here, and
-   the tests hold one against the other. Nothing is kept here but pointers to the numpy arrays that the pool owns.
-   Every block id and prefix number is checked before it is followed. */
+   plain.py beside this file is the specification. It has a function of the same name for every function here, and the
+   tests compare the two. The module keeps no state but pointers to the numpy arrays that the pool owns. */
 
 #include "passes.h"
 
-static int keep(PyObject *array, Py_buffer *buffer, Py_ssize_t itemsize, const char *name)
+/* Keep a buffer of the pool for as long as this object, or the next index, lives. kinds are the formats of its items,
+   any if NULL. */
+static int keep(PyObject *array, Py_buffer *buffer, size_t itemsize, const char *kinds, const char *name)
 {
-    if (PyObject_GetBuffer(array, buffer, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) < 0)
+    if (PyObject_GetBuffer(array, buffer, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE | PyBUF_FORMAT) < 0)
         return -1;
-    if (buffer->itemsize == itemsize)
+    const char *format = buffer->format ? buffer->format : "B";
+    if ((size_t)buffer->itemsize != itemsize)
+        PyErr_Format(PyExc_TypeError, "%s needs items of %zu bytes, found %zd", name, itemsize, buffer->itemsize);
+    else if (kinds && (strlen(format) != 1 || !strchr(kinds, *format)))
+        PyErr_Format(PyExc_TypeError, "%s needs signed integers, found items of format '%s'", name, format);
+    else if ((uintptr_t)buffer->buf % (itemsize < 8 ? itemsize : 8))
+        PyErr_Format(PyExc_TypeError, "%s must be aligned in memory", name);
+    else
         return 0;
-    PyErr_Format(PyExc_TypeError, "%s needs items of %zd bytes, found %zd", name, itemsize, buffer->itemsize);
     PyBuffer_Release(buffer);
-    buffer->obj = NULL;
     return -1;
+}
+
+static int share_memory(const Py_buffer *a, const Py_buffer *b)
+{
+    return (char *)a->buf < (char *)b->buf + b->len && (char *)b->buf < (char *)a->buf + a->len;
 }
 
 static PyObject *use_index(BlockArrays *self, PyObject *array)
 {
     Py_buffer index;
-    if (keep(array, &index, 4, "index") < 0)
+    if (keep(array, &index, sizeof(int32_t), "ilq", "index") < 0)
         return NULL;
-    Py_ssize_t numbers = self->num_groups ? index.len / 4 / self->num_groups : 0;
-    if (numbers < 1 || index.len != numbers * 4 * self->num_groups) {
-        PyBuffer_Release(&index);
-        return PyErr_Format(PyExc_ValueError, "index needs a row for each of %zd groups", self->num_groups);
+    Py_ssize_t entries = index.len / index.itemsize, numbers = self->num_groups ? entries / self->num_groups : 0;
+    if (numbers < 1 || entries != numbers * self->num_groups || numbers > INT32_MAX)
+        PyErr_Format(PyExc_ValueError, "index needs a row for each of %zd groups", self->num_groups);
+    else if (share_memory(&index, &self->blocks) || share_memory(&index, &self->counts))
+        PyErr_SetString(PyExc_ValueError, "index shares memory with the pool's other arrays");
+    else {
+        if (self->index.obj)
+            PyBuffer_Release(&self->index);
+        self->index = index;
+        self->num_numbers = numbers;
+        return Py_NewRef(Py_None);
     }
-    if (self->index.obj)
-        PyBuffer_Release(&self->index);
-    self->index = index;
-    self->num_numbers = numbers;
-    return Py_NewRef(Py_None);
+    PyBuffer_Release(&index);
+    return NULL;
 }
 
-static int init(BlockArrays *self, PyObject *args, PyObject *kwargs)
+static int open_arrays(BlockArrays *self, PyObject *blocks, PyObject *counts, PyObject *index)
+{
+    if (keep(blocks, &self->blocks, sizeof(Block), NULL, "blocks") < 0 ||
+        keep(counts, &self->counts, sizeof(int64_t), "lq", "counts") < 0)
+        return -1;
+    self->num_blocks = self->blocks.len / self->blocks.itemsize;
+    self->num_groups = self->counts.len / self->counts.itemsize / COUNTS;
+    if (self->counts.len != self->num_groups * COUNTS * self->counts.itemsize || self->num_blocks > INT32_MAX) {
+        PyErr_Format(PyExc_ValueError, "%d counts for each group and at most %d blocks are needed, found %zd and %zd",
+                     COUNTS, INT32_MAX, self->counts.len / self->counts.itemsize, self->num_blocks);
+        return -1;
+    }
+    if (share_memory(&self->blocks, &self->counts)) {
+        PyErr_SetString(PyExc_ValueError, "blocks and counts share memory");
+        return -1;
+    }
+    PyObject *done = use_index(self, index);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+/* Not in two steps, __new__ and __init__, so that there is no object without arrays. */
+static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"blocks", "counts", "index", NULL};
     PyObject *blocks, *counts, *index;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO", names, &blocks, &counts, &index))
-        return -1;
-    if (self->blocks.obj) {
-        PyErr_SetString(PyExc_TypeError, "BlockArrays is made once");
-        return -1;
-    }
-    if (keep(blocks, &self->blocks, sizeof(Block), "blocks") < 0 || keep(counts, &self->counts, 8, "counts") < 0)
-        return -1;
-    self->num_blocks = self->blocks.len / sizeof(Block);
-    self->num_groups = self->counts.len / 8 / COUNTS;
-    PyObject *done = use_index(self, index);
-    Py_XDECREF(done);
-    return done ? 0 : -1;
+        return NULL;
+    BlockArrays *made = (BlockArrays *)type->tp_alloc(type, 0);
+    if (made && open_arrays(made, blocks, counts, index) < 0)
+        Py_CLEAR(made);
+    return (PyObject *)made;
 }
 
 static void dealloc(BlockArrays *self)
@@ -86,8 +116,7 @@ static PyTypeObject block_arrays = {
     .tp_basicsize = sizeof(BlockArrays),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_doc = "The passes of a block pool over its arrays; see kvhybrid.managers.kernel.plain.",
-    .tp_new = PyType_GenericNew,
-    .tp_init = (initproc)init,
+    .tp_new = make,
     .tp_dealloc = (destructor)dealloc,
     .tp_methods = methods,
     .tp_getset = properties,

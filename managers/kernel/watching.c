@@ -1,6 +1,6 @@
-/* What observers are told, in short: numbers as stretches, rows that say the same as one; and how they note it. */
+/* What observers get in short form: numbers as stretches, equal rows as one; and where they keep marks. */
 
-#include "arrays.h"
+#include "arguments.h"
 #include "passes.h"
 
 static int add_stretch(PyObject *found, int32_t run, int32_t first, int32_t last)
@@ -14,24 +14,27 @@ static int add_stretch(PyObject *found, int32_t run, int32_t first, int32_t last
 static PyObject *find_stretches(Ints *run_of, Ints *numbers)
 {
     PyObject *found = PyList_New(0);
-    int32_t first = 0, last = 0, step = 0;
+    int32_t run = 0, first = 0, last = 0, step = 0;
     for (Py_ssize_t j = 0; found && j < numbers->columns; j++) {
         int32_t number = AT(numbers, 0, j);
         if (number < 0 || number >= run_of->columns) {
             PyErr_Format(PyExc_IndexError, "number %d is not of %zd", number, run_of->columns);
             Py_CLEAR(found);
-        } else if (j && AT(run_of, 0, number) == AT(run_of, 0, last) &&
-                   (step ? number - last == step : number - last == 1 || number - last == -1)) {
-            step = number - last;
-            last = number;
-        } else {
-            if (j && add_stretch(found, AT(run_of, 0, last), first, last) < 0)
-                Py_CLEAR(found);
-            first = last = number;
-            step = 0;
+            break;
         }
+        int32_t its_run = AT(run_of, 0, number), by = number - last;
+        if (j && its_run == run && (step ? by == step : by == 1 || by == -1)) {
+            step = by;
+            last = number;
+            continue;
+        }
+        if (j && add_stretch(found, run, first, last) < 0)
+            Py_CLEAR(found);
+        run = its_run;
+        first = last = number;
+        step = 0;
     }
-    if (found && numbers->columns && add_stretch(found, AT(run_of, 0, last), first, last) < 0)
+    if (found && numbers->columns && add_stretch(found, run, first, last) < 0)
         Py_CLEAR(found);
     return found;
 }
@@ -39,7 +42,7 @@ static PyObject *find_stretches(Ints *run_of, Ints *numbers)
 PyObject *stretches(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
-    if (open_arguments(args, count, "rr", &a) < 0)
+    if (open_arguments(args, count, "vv", &a) < 0)
         return NULL;
     PyObject *found = find_stretches(&a.ints[0], &a.ints[1]);
     close_arguments(&a);
@@ -50,18 +53,18 @@ PyObject *gather_alike(PyObject *module, PyObject *const *args, Py_ssize_t count
 {
     Arguments a;
     Py_ssize_t kept = 0;
-    if (open_arguments(args, count, "w", &a) < 0)
+    if (open_arguments(args, count, "R", &a) < 0)
         return NULL;
     Ints *rows = &a.ints[0];
-    int given = is_given(rows), alike = given && rows->rows;
-    for (Py_ssize_t i = 1; alike && i < rows->rows; i++)
-        for (Py_ssize_t j = 0; alike && j < rows->columns; j++)
-            alike = AT(rows, i, j) == AT(rows, 0, j);
-    for (Py_ssize_t j = 0; alike && j < rows->columns; j++)
+    int are_equal = 1;
+    for (Py_ssize_t i = 1; are_equal && i < rows->rows; i++)
+        for (Py_ssize_t j = 0; are_equal && j < rows->columns; j++)
+            are_equal = AT(rows, i, j) == AT(rows, 0, j);
+    for (Py_ssize_t j = 0; are_equal && rows->rows && j < rows->columns; j++)
         if (AT(rows, 0, j))
             AT(rows, 0, kept++) = AT(rows, 0, j);
     close_arguments(&a);
-    return given ? PyLong_FromSsize_t(alike || !rows->rows ? kept : -1) : NULL;
+    return PyLong_FromSsize_t(are_equal ? kept : -1);
 }
 
 static int are_places(Ints *places, Py_ssize_t limit, const char *what)
@@ -74,25 +77,29 @@ static int are_places(Ints *places, Py_ssize_t limit, const char *what)
     return 1;
 }
 
-static int can_mark(Ints *marks, Ints *rows, Ints *columns)
+static int can_mark(Ints *marks, Ints *rows, Ints *columns, Py_ssize_t value, int pairwise)
 {
-    return is_given(marks) && are_places(rows, marks->rows, "row") && are_places(columns, marks->columns, "column");
+    if (value < INT32_MIN || value > INT32_MAX) {
+        PyErr_Format(PyExc_OverflowError, "a mark of 32 bits is needed, found %zd", value);
+        return 0;
+    }
+    if (pairwise && rows->columns != columns->columns) {
+        PyErr_Format(PyExc_IndexError, "%zd columns need as many rows, found %zd", columns->columns, rows->columns);
+        return 0;
+    }
+    return are_places(rows, marks->rows, "row") && are_places(columns, marks->columns, "column");
 }
 
-/* Write a value where rows cross columns, or at each row and the column beside it. */
-static PyObject *mark(PyObject *const *args, Py_ssize_t count, int beside)
+/* Write a value where each row crosses each column, or, pairwise, at each row and the column of the same place. */
+static PyObject *mark(PyObject *const *args, Py_ssize_t count, int pairwise)
 {
     Arguments a;
-    if (open_arguments(args, count, "wrrn", &a) < 0)
+    if (open_arguments(args, count, "Rvvn", &a) < 0)
         return NULL;
     Ints *marks = &a.ints[0], *rows = &a.ints[1], *columns = &a.ints[2];
-    int ok = can_mark(marks, rows, columns);
-    if (ok && beside && rows->columns != columns->columns) {
-        PyErr_Format(PyExc_IndexError, "%zd columns need as many rows, found %zd", columns->columns, rows->columns);
-        ok = 0;
-    }
+    int ok = can_mark(marks, rows, columns, a.numbers[0], pairwise);
     for (Py_ssize_t i = 0; ok && i < rows->columns; i++) {
-        Py_ssize_t from = beside ? i : 0, to = beside ? i + 1 : columns->columns;
+        Py_ssize_t from = pairwise ? i : 0, to = pairwise ? i + 1 : columns->columns;
         for (Py_ssize_t j = from; j < to; j++)
             AT(marks, AT(rows, 0, i), AT(columns, 0, j)) = (int32_t)a.numbers[0];
     }

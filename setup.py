@@ -22,30 +22,26 @@ KERNEL = Extension(
 )
 
 HOT = {
-    "kvhybrid": ("blocks", "cache_manager", "counters", "event_log", "hashing", "misses", "request", "scheduler"),
-    "kvhybrid.coordinators": ("base", "hybrid", "no_prefix_cache", "roll_back", "step", "unitary"),
+    "kvhybrid.cache": ("blocks", "counters", "event_log", "hashing", "manager", "misses", "request"),
+    "kvhybrid.cache.coordinators": ("base", "hybrid", "no_prefix_cache", "roll_back", "step", "unitary"),
     "kvhybrid.managers": (
         "arrays",
         "base",
-        "block_keys",
-        "block_pool",
         "chunked_local",
         "cross",
         "full",
-        "key_chain",
         "mamba",
-        "number_spans",
-        "observer",
-        "prefix_index",
-        "prefix_run",
         "residency",
-        "retention",
         "search",
         "sliding_window",
         "suffix",
         "table",
     ),
     "kvhybrid.managers.eviction": ("base", "lru"),
+    "kvhybrid.managers.pool": ("block_pool", "keys", "observer"),
+    "kvhybrid.managers.prefix": ("index", "key_chain", "number_spans", "run"),
+    "kvhybrid.managers.retention": ("base",),
+    "kvhybrid.scheduling": ("scheduler",),
 }
 """They call each other as C does, so they are compiled together or not at all."""
 

@@ -10,9 +10,9 @@ import numpy as np
 from mypy_extensions import mypyc_attr
 
 from kvhybrid.managers.arrays import Entries, IntArray, columns
-from kvhybrid.managers.block_pool import BlockPool
+from kvhybrid.managers.pool.block_pool import BlockPool
 from kvhybrid.managers.residency import Residency
-from kvhybrid.managers.retention import RetainedRequest, Retention
+from kvhybrid.managers.retention.base import RetainedRequest, Retention
 from kvhybrid.managers.search import LiveSetSearch
 from kvhybrid.managers.table import BlockTable
 from kvhybrid.specs import KVCacheSpec

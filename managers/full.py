@@ -7,7 +7,7 @@ from mypy_extensions import mypyc_attr
 
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.residency import Residency
-from kvhybrid.managers.retention import RetainedRequest
+from kvhybrid.managers.retention.base import RetainedRequest
 from kvhybrid.managers.search import LiveSetSearch
 from kvhybrid.managers.suffix import SuffixManager
 from kvhybrid.managers.table import BlockTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvhybrid.managers.arrays import IntArray
-from kvhybrid.managers.block_pool import BlockPool
+from kvhybrid.managers.pool.block_pool import BlockPool
 
 
 class Residency:

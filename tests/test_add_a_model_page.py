@@ -15,7 +15,7 @@ import pytest
 import torch
 import transformers
 
-from kvhybrid.engine import Engine
+from kvhybrid.engine.engine import Engine
 from kvhybrid.models.backends.base import AttentionNeed
 from kvhybrid.models.initialization import fill_randomly
 

@@ -1,9 +1,10 @@
-"""The house: four floors, imports only downwards, and the habits that every file keeps."""
+"""The house: folders and rooms on floors, imports only downwards, and the habits of every file."""
 
 from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,8 +23,23 @@ MAY_IMPORT = {
 }
 """The folders that lie at the top and are linked into the package, and which of them each may import."""
 
+FLOORS = (
+    ("errors", "compiled"),
+    ("cache", "text", "run_folder"),
+    ("planning", "scheduling", "settings", "tracking"),
+    ("engine", "replay", "scenarios", "workloads"),
+    ("conformance", "report"),
+    ("sessions",),
+    ("hydra_app",),
+    ("commands",),
+    ("cli",),
+    ("__main__",),
+)
+"""The rooms of ``kvhybrid/``, lowest floor first. A room imports itself and the floors below its own."""
+FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+
 HEAVY = {"torch", "transformers", "wandb", "hydra", "omegaconf", "matplotlib"}
-LIGHT_FILES = ("kvhybrid/__init__.py", "kvhybrid/cli.py", "kvhybrid/stats.py")
+LIGHT_FILES = ("kvhybrid/__init__.py", "kvhybrid/cli.py", "kvhybrid/cache/stats.py")
 LIGHT_FOLDERS = ("kvhybrid/tracking/", "kvhybrid/commands/", "specs/")
 MOST_LINES = 400
 
@@ -41,6 +57,12 @@ class SourceFile:
     @property
     def folder(self) -> str:
         return self.path.split("/")[0]
+
+    @property
+    def module(self) -> str:
+        """The name that it is imported by."""
+        name = self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        return f"kvhybrid.{name}" if self.folder in MAY_IMPORT else name
 
     def at(self, node: ast.stmt | ast.expr) -> str:
         return f"{self.path}:{node.lineno}"
@@ -71,8 +93,24 @@ def imports(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:
             yield from ((node, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node, node.module
-            if node.module == "kvhybrid":  # from kvhybrid import managers
-                yield from ((node, f"kvhybrid.{alias.name}") for alias in node.names)
+            # from kvhybrid import managers
+            yield from ((node, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+MODULE_PATH = re.compile(r"kvhybrid(?:\.\w+)+(?=$|:\w)")
+
+
+def named_in_strings(tree: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+    """Every module of ours that a string names, as ``_target_``, entry points and registries do."""
+    for node in ast.walk(tree):
+        text = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(text, str) and (found := MODULE_PATH.match(text)):
+            yield node, found[0]
+
+
+def used(tree: ast.AST) -> Iterator[tuple[ast.stmt | ast.expr, str]]:
+    yield from imports(tree)
+    yield from named_in_strings(tree)
 
 
 def imports_at_import_time(statements: list[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
@@ -113,6 +151,28 @@ def test_a_folder_imports_no_floor_above_its_own(folder: str) -> None:
         for node, module in imports(source.tree)
         if module.split(".")[0] == "kvhybrid" and module != "kvhybrid"
         if not any(module == name or module.startswith(f"{name}.") for name in allowed)
+    ]
+    assert upward == []
+
+
+def room_of(module: str) -> str | None:
+    """The room of ``kvhybrid/`` that a module lies in; None for what the lower folders have."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[0] == "kvhybrid" and parts[1] not in MAY_IMPORT else None
+
+
+def test_every_room_has_its_floor() -> None:
+    rooms = {source.path.split("/")[1].removesuffix(".py") for source in PACKAGE if source.folder == "kvhybrid"}
+    assert rooms - {"__init__"} == set(FLOOR)
+
+
+def test_a_room_imports_only_the_floors_below_its_own() -> None:
+    upward = [
+        f"{source.at(node)} imports {module}"
+        for source in PACKAGE
+        if source.folder == "kvhybrid" and (here := room_of(source.module))
+        for node, module in used(source.tree)
+        if (there := room_of(module)) in FLOOR and there != here and FLOOR[there] >= FLOOR[here]
     ]
     assert upward == []
 
@@ -223,7 +283,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_help_specs_and_figures_come_without_anything_heavy() -> None:
     result = python(
-        "import sys, kvhybrid, kvhybrid.stats, kvhybrid.tracking\n"
+        "import sys, kvhybrid, kvhybrid.cache.stats, kvhybrid.tracking\n"
         "from kvhybrid.cli import main\n"
         "assert main(['--help']) == main(['specs']) == main(['run', '--help']) == 0\n"
         f"print(sorted({HEAVY!r} & set(sys.modules)))"

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from kvhybrid.cache_config import KVCacheConfig, KVCacheGroup
-from kvhybrid.cache_manager import KVCacheManager
+from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
+from kvhybrid.cache.manager import KVCacheManager
+from kvhybrid.cache.stats import StepStats
 from kvhybrid.cli import VERBS, main
-from kvhybrid.quality import Quality
+from kvhybrid.engine.quality import Quality
 from kvhybrid.report.summary import RunSummary
 from kvhybrid.specs import FullAttentionSpec, registry
-from kvhybrid.stats import StepStats
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

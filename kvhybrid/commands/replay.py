@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     from kvhybrid.hydra_app.launch import launch
     from kvhybrid.hydra_app.schema import register_schema
-    from kvhybrid.replay.settings import schema_nodes
+    from kvhybrid.sessions.replay_settings import schema_nodes
 
     register_schema(schema_nodes())
     return launch("replay", _replay, arguments)
@@ -49,9 +49,9 @@ def main(arguments: Sequence[str]) -> int:
 def _replay(config: Any, folder: Path, overrides: list[str]) -> None:
     from kvhybrid.hydra_app.schema import plain, read_config
     from kvhybrid.replay.executor import Executor
-    from kvhybrid.replay.session import replay
-    from kvhybrid.replay.settings import ReplaySettings
     from kvhybrid.replay.trace import Trace
+    from kvhybrid.sessions.replay import replay
+    from kvhybrid.sessions.replay_settings import ReplaySettings
 
     settings = read_config(config, ReplaySettings, {"trace": Trace, "executor": Executor})
     summary = replay(settings, folder, config=plain(config), overrides=overrides)

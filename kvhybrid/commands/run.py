@@ -48,7 +48,7 @@ def _run(config: Any, folder: Path, overrides: list[str]) -> None:
 
     settings = read_settings(config)
 
-    from kvhybrid.run import run
+    from kvhybrid.sessions.run import run
 
     summary = run(settings, folder, config=plain(config), overrides=overrides)
     print(folder)

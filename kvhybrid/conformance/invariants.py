@@ -6,9 +6,9 @@ from collections import Counter
 
 import numpy as np
 
-from kvhybrid.cache_manager import KVCacheManager
+from kvhybrid.cache.manager import KVCacheManager
+from kvhybrid.cache.request import Request
 from kvhybrid.conformance.violation import Violation
-from kvhybrid.request import Request
 
 CHECK = "invariants"
 

@@ -7,9 +7,9 @@ from math import lcm
 from random import Random
 from typing import Any
 
+from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.conformance.subject import size_of, spec_as_group
 from kvhybrid.conformance.twin import Config, Step, Twins
-from kvhybrid.request import Request, RequestStatus
 from kvhybrid.scenarios.token_names import runs_of
 from kvhybrid.specs import KVCacheSpec
 

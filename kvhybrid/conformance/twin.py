@@ -6,18 +6,18 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from kvhybrid.cache_manager import KVCacheManager
-from kvhybrid.chunking import PrefillChunking
+from kvhybrid.cache.manager import KVCacheManager
+from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.conformance.invariants import check_backed, check_invariants
 from kvhybrid.conformance.oracle import check_hit
 from kvhybrid.conformance.unwritten import UnwrittenStates
 from kvhybrid.conformance.violation import Violation, raised
 from kvhybrid.managers.base import SingleTypeKVCacheManager
-from kvhybrid.request import Request, RequestStatus
 from kvhybrid.scenarios.config import build_manager
 from kvhybrid.scenarios.form import ScenarioError
 from kvhybrid.scenarios.player import STARTING, Answer, Player
 from kvhybrid.scenarios.pool_state import pool_state
+from kvhybrid.scheduling.chunking import PrefillChunking
 from kvhybrid.specs import registry
 
 MANAGER = "manager"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kvhybrid.cache_manager import KVCacheManager
+from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.conformance.violation import Violation
 from kvhybrid.specs import registry
 

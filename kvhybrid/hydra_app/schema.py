@@ -14,8 +14,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from kvhybrid.errors import InputError
 from kvhybrid.hydra_app.errors import explain, nearest
-from kvhybrid.model_settings import ModelSettings
-from kvhybrid.settings import RunSettings, schema_nodes
+from kvhybrid.sessions.run_settings import RunSettings, schema_nodes
+from kvhybrid.settings.model import ModelSettings
 from kvhybrid.tracking import Tracker
 from kvhybrid.workloads import Workload
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from kvhybrid.cache_config import KVCacheGroup
+from kvhybrid.cache.config import KVCacheGroup
 from kvhybrid.planning.pages import is_uniform
 from kvhybrid.specs import KVCacheSpec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvhybrid.cache_config import KVCacheConfig
+from kvhybrid.cache.config import KVCacheConfig
 from kvhybrid.specs import KVCacheSpec
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from kvhybrid.cache_config import KVCacheConfig
+from kvhybrid.cache.config import KVCacheConfig
 from kvhybrid.planning.error import PlanningError
 from kvhybrid.planning.grouping import group_layers
 from kvhybrid.planning.pages import unify_pages

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvhybrid.cache_config import KVCacheConfig
+from kvhybrid.cache.config import KVCacheConfig
 
 
 def request_blocks(

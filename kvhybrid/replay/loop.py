@@ -7,7 +7,7 @@ from kvhybrid.replay.executor import Arrivals
 from kvhybrid.replay.latency import FirstTokenTimes
 from kvhybrid.replay.prefix_keys import PrefixKeys
 from kvhybrid.replay.request import ReplayRequest
-from kvhybrid.scheduler import Scheduler, SchedulerOutput
+from kvhybrid.scheduling.scheduler import Scheduler, SchedulerOutput
 
 
 class _AnyToken(dict[str, int]):
@@ -41,7 +41,7 @@ class ReplayLoop:
     def advance(self, num_steps: int) -> bool:
         """Run up to ``num_steps`` steps. Returns whether there may be more to do.
 
-        Raises `kvhybrid.scheduler.CapacityError` for a request that the whole pool cannot hold.
+        Raises `kvhybrid.scheduling.scheduler.CapacityError` for a request that the whole pool cannot hold.
         """
         scheduler = self.scheduler
         for _ in range(num_steps):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from kvhybrid.managers.key_chain import KeyChain
+from kvhybrid.cache.request import Request
+from kvhybrid.managers.prefix.key_chain import KeyChain
 from kvhybrid.replay.prefix_keys import PrefixKeys
 from kvhybrid.replay.trace import TraceRequest
-from kvhybrid.request import Request
 
 UNKNOWN = (0,)
 """What `Request` is given as a prompt, since it wants one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvhybrid.stats import StepStats
+from kvhybrid.cache.stats import StepStats
 
 
 @dataclass(frozen=True)

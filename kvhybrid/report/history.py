@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvhybrid.stats import StepStats
+from kvhybrid.cache.stats import StepStats
 
 MAX_POINTS = 4096
 

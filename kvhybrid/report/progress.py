@@ -6,7 +6,7 @@ import sys
 from time import perf_counter
 from types import TracebackType
 
-from kvhybrid.stats import StepStats
+from kvhybrid.cache.stats import StepStats
 
 PLAIN_LINES = 4
 """Lines of progress where stderr is not a terminal."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kvhybrid.cache_config import KVCacheConfig
-from kvhybrid.quality import Quality
-from kvhybrid.stats import CacheStats
+from kvhybrid.cache.config import KVCacheConfig
+from kvhybrid.cache.stats import CacheStats
+from kvhybrid.engine.quality import Quality
 
 Figure = TypeVar("Figure")
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-from kvhybrid.cache_config import KVCacheConfig, KVCacheGroup
-from kvhybrid.cache_manager import KVCacheManager
+from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
+from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.managers.eviction import ORDERS
 from kvhybrid.scenarios.form import (
     DRAFTS,

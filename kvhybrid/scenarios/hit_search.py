@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kvhybrid.cache_manager import KVCacheManager
+from kvhybrid.cache.manager import KVCacheManager
+from kvhybrid.cache.request import Request
 from kvhybrid.managers.arrays import int_array
-from kvhybrid.request import Request
 from kvhybrid.scenarios.config import build_manager
 from kvhybrid.scenarios.form import ScenarioError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import Any
 
-from kvhybrid.cache_config import KVCacheGroup
-from kvhybrid.cache_manager import KVCacheManager
+from kvhybrid.cache.config import KVCacheGroup
+from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.managers.eviction import ORDERS, reuse_order
 from kvhybrid.scenarios.config import DEFAULTS, MAMBA_MODES
 from kvhybrid.specs import KVCacheSpec, registry

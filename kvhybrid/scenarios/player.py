@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kvhybrid.blocks import ComputedBlocks
-from kvhybrid.cache_manager import KVCacheManager
-from kvhybrid.request import LoRA, Request, RequestStatus
+from kvhybrid.cache.blocks import ComputedBlocks
+from kvhybrid.cache.manager import KVCacheManager
+from kvhybrid.cache.request import LoRA, Request, RequestStatus
 from kvhybrid.scenarios.form import ScenarioError
 from kvhybrid.scenarios.pool_state import pool_state
 

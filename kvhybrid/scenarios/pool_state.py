@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kvhybrid.cache_manager import KVCacheManager
+from kvhybrid.cache.manager import KVCacheManager
 
 
 def pool_state(manager: KVCacheManager, names: Mapping[str, str]) -> dict[str, Any]:

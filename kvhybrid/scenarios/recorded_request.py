@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kvhybrid.blocks import ComputedBlocks, KVCacheBlocks
-from kvhybrid.request import Request
+from kvhybrid.cache.blocks import ComputedBlocks, KVCacheBlocks
+from kvhybrid.cache.request import Request
 from kvhybrid.scenarios.player import STARTING
 from kvhybrid.scenarios.token_names import TokenNames, runs_of
 

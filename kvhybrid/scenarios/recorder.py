@@ -8,9 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from kvhybrid.blocks import ComputedBlocks, KVCacheBlocks
-from kvhybrid.cache_manager import KVCacheManager
-from kvhybrid.request import Request
+from kvhybrid.cache.blocks import ComputedBlocks, KVCacheBlocks
+from kvhybrid.cache.manager import KVCacheManager
+from kvhybrid.cache.request import Request
 from kvhybrid.scenarios.file import write_scenarios
 from kvhybrid.scenarios.manager_config import config_of
 from kvhybrid.scenarios.player import hit_answer

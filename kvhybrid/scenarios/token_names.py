@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvhybrid.request import Request
+from kvhybrid.cache.request import Request
 
 
 class TokenNames:

@@ -30,7 +30,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """The figures after ``step``, under the names of `kvhybrid.stats`."""
+        """The figures after ``step``, under the names of `kvhybrid.cache.stats`."""
 
     @abstractmethod
     def finish(self, summary: Mapping[str, Any]) -> None:

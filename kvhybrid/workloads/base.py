@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from kvhybrid.schema_values import at_least
-from kvhybrid.text import TextCodec
+from kvhybrid.settings.values import at_least
+from kvhybrid.text.codec import TextCodec
 
 TokenIds = list[int]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvhybrid.errors import InputError
-from kvhybrid.text import TextCodec
+from kvhybrid.text.codec import TextCodec
 from kvhybrid.workloads.words import WorkloadInWords
 
 

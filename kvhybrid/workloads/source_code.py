@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from kvhybrid.corpus import held_out_text
+from kvhybrid.text.corpus import held_out_text
 from kvhybrid.workloads.words import WorkloadInWords
 
 LONGEST_HEAD = 64

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kvhybrid.errors import InputError
-from kvhybrid.text import TextCodec
+from kvhybrid.text.codec import TextCodec
 from kvhybrid.workloads.base import Answer, PromptList, TokenIds, Traffic, Workload, WorkloadRequest
 
 

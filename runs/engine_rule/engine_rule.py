@@ -17,10 +17,10 @@ from time import perf_counter
 from kvhybrid.replay.executor import OneByOne
 from kvhybrid.replay.layers import CacheSettings, LayerSettings
 from kvhybrid.replay.mooncake import MooncakeTrace
-from kvhybrid.replay.session import build_loop
-from kvhybrid.replay.settings import ReplaySettings
 from kvhybrid.run_folder import RunFolder
-from kvhybrid.settings import PoolSettings, SchedulerSettings
+from kvhybrid.sessions.replay import build_loop
+from kvhybrid.sessions.replay_settings import ReplaySettings
+from kvhybrid.sessions.run_settings import PoolSettings, SchedulerSettings
 
 UNLIMITED = 200_000
 """Blocks that hold every prefix of either trace."""

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, JambaConfig, JambaForCausalLM
 
-from kvhybrid.engine import Engine
+from kvhybrid.engine.engine import Engine
 from kvhybrid.run_folder import RunFolder
 
 REQUESTS = 16

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvhybrid.backend_settings import BackendSettings
-from kvhybrid.model_settings import Gemma3Settings, JambaSettings, ModelSettings
-from kvhybrid.quality import QualitySettings
-from kvhybrid.run import run
-from kvhybrid.settings import PoolSettings, RunSettings
+from kvhybrid.engine.quality import QualitySettings
+from kvhybrid.sessions.run import run
+from kvhybrid.sessions.run_settings import PoolSettings, RunSettings
+from kvhybrid.settings.backends import BackendSettings
+from kvhybrid.settings.model import Gemma3Settings, JambaSettings, ModelSettings
 from kvhybrid.tracking import JsonLinesTracker, WandbTracker
 from kvhybrid.workloads import SharedPrefix
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvhybrid.engine import Engine
+from kvhybrid.engine.engine import Engine
 from kvhybrid.models.base import BackendChoice, HybridModel
 from kvhybrid.models.loading import model_from_hf
 

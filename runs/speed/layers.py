@@ -10,10 +10,10 @@ from runs.speed.side import Side
 from runs.speed.works import Size
 
 LAYERS = (
-    ("kvhybrid/cache_manager.py", "cache manager: what may be allocated"),
-    ("kvhybrid/coordinators/", "coordinator: the groups together"),
-    ("managers/prefix_index.py", "prefix index: keys to numbers"),
-    ("managers/block_", "block pool and its keys"),
+    ("kvhybrid/cache/manager.py", "cache manager: what may be allocated"),
+    ("kvhybrid/cache/coordinators/", "coordinator: the groups together"),
+    ("managers/prefix/", "prefix index: keys to numbers"),
+    ("managers/pool/", "block pool and its keys"),
     ("managers/eviction/", "order of reuse"),
     ("managers/", "single-type managers: tables, searches, keys"),
     ("kvhybrid/", "scheduler, statistics, causes, events, requests"),

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from kvhybrid.managers.block_pool import BlockPool
 from kvhybrid.managers.kernel import extend_keys
+from kvhybrid.managers.pool.block_pool import BlockPool
 from runs.speed.works import BLOCK
 
 BLOCKS = 60_000

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from kvhybrid.cache_config import KVCacheConfig, KVCacheGroup
-from kvhybrid.cache_manager import KVCacheManager
+from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
+from kvhybrid.cache.hashing import PrefixHasher
+from kvhybrid.cache.manager import KVCacheManager
+from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.compiled import is_compiled
-from kvhybrid.hashing import PrefixHasher
-from kvhybrid.managers.key_chain import KeyChain
+from kvhybrid.managers.prefix.key_chain import KeyChain
 from kvhybrid.replay.loop import ANY_TOKEN
-from kvhybrid.request import Request, RequestStatus
-from kvhybrid.scheduler import Scheduler
+from kvhybrid.scheduling.scheduler import Scheduler
 from kvhybrid.specs import ChunkedLocalAttentionSpec, FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 from runs.speed.side import ManagerSide, ScheduledCache
 from runs.speed.trace import Prompt, block_keys, own_copies
@@ -54,7 +54,7 @@ class GeneratingRequest(KeyedRequest):
 
 
 class OurScheduler(ScheduledCache):
-    """`kvhybrid.scheduler.Scheduler`, whose steps are settled without a model."""
+    """`kvhybrid.scheduling.scheduler.Scheduler`, whose steps are settled without a model."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler

@@ -58,7 +58,7 @@ class Side(ABC):
 
 
 class ManagerSide(Side):
-    """A cache manager with the public calls of `kvhybrid.cache_manager.KVCacheManager`."""
+    """A cache manager with the public calls of `kvhybrid.cache.manager.KVCacheManager`."""
 
     running: Any
     """The status of a request that was admitted."""

@@ -21,7 +21,7 @@ import torch
 from scan import mixer_forward
 from torch import Tensor, nn
 
-from kvhybrid.corpus import held_out_text, training_text
+from kvhybrid.text.corpus import held_out_text, training_text
 
 LOG_EVERY = 10
 """Steps."""

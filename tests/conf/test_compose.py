@@ -16,9 +16,9 @@ from kvhybrid.commands import replay, run
 from kvhybrid.errors import InputError
 from kvhybrid.hydra_app.schema import plain, read_config, read_settings, register_schema
 from kvhybrid.replay.executor import Executor
-from kvhybrid.replay.settings import ReplaySettings, schema_nodes
 from kvhybrid.replay.trace import Trace
-from kvhybrid.settings import RunSettings
+from kvhybrid.sessions.replay_settings import ReplaySettings, schema_nodes
+from kvhybrid.sessions.run_settings import RunSettings
 
 CONF = Path(str(files("kvhybrid.conf")))
 CHOICES = sorted((place.parent.name, place.stem) for place in CONF.glob("*/*.yaml"))
@@ -133,7 +133,7 @@ def test_another_package_adds_a_choice_and_its_class(tmp_path: Path, monkeypatch
         read_settings(composed(searchpath, "workload=echo", "+workload.turns=1"))
     with pytest.raises(InputError, match=r"workload.requests must be at least 1, found 0"):
         read_settings(composed(searchpath, "workload=echo", "workload.requests=0"))
-    with pytest.raises(InputError, match=r"model must be a kvhybrid.model_settings.ModelSettings, .* found Echo"):
+    with pytest.raises(InputError, match=r"model must be a kvhybrid.settings.model.ModelSettings, .* found Echo"):
         read_settings(composed(searchpath, "model=echo"))
     with pytest.raises(InputError, match=r"workload: .*'theirs.echo.Nobody'"):
         read_settings(composed(searchpath, "workload=echo", "workload._target_=theirs.echo.Nobody"))

@@ -44,7 +44,7 @@ def python(*arguments: str, at: Path = PACKAGE.parent, compiled: str = "") -> st
 @needs_compiled
 def test_all_that_is_compiled_runs_compiled() -> None:
     assert {Path(import_module(name).__file__ or "").suffix for name in HOT} == {".so"}
-    assert "kvhybrid.cache_manager" in HOT
+    assert "kvhybrid.cache.manager" in HOT
 
 
 @needs_compiled
@@ -82,8 +82,8 @@ def test_whoever_changes_a_source_gets_what_it_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "tests",
     [
-        "kvhybrid/test_cost.py",
-        "kvhybrid/test_cache_manager.py",
+        "kvhybrid/cache/test_cost.py",
+        "kvhybrid/cache/test_manager.py",
         "kvhybrid/scenarios/test_scenario_files.py",
         "runs/test_speed.py::test_a_profile_shares_the_time_out_among_the_layers",
     ],

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from kvhybrid.managers.arrays import int_array
 from kvhybrid.managers.base import GroupRules, SingleTypeKVCacheManager
-from kvhybrid.managers.block_pool import BlockPool
-from kvhybrid.managers.retention import Retention
+from kvhybrid.managers.pool.block_pool import BlockPool
+from kvhybrid.managers.retention.base import Retention
 from kvhybrid.managers.table import BlockTable
 from kvhybrid.specs import (
     ChunkedLocalAttentionSpec,

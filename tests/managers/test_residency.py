@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvhybrid.managers.arrays import int_array
-from kvhybrid.managers.block_pool import BlockPool
 from kvhybrid.managers.kernel import is_native
+from kvhybrid.managers.pool.block_pool import BlockPool
 from kvhybrid.managers.residency import Residency
 
 LONG = 256

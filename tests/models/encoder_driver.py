@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from paged_driver import PagedDriver, Running
 
 from kvhybrid.models.base import EncoderBatch, EncoderInput, GroupBatch
 from kvhybrid.specs import KVCacheSpec
+from tests.models.paged_driver import PagedDriver, Running
 
 
 class EncoderDriver(PagedDriver):

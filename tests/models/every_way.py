@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from paged_driver import PagedDriver, run_ragged
-from tiny_models import full_logits, random_prompt
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvhybrid.engine import Engine
+from kvhybrid.engine.engine import Engine
 from kvhybrid.models.base import HybridModel
+from tests.models.paged_driver import PagedDriver, run_ragged
+from tests.models.tiny_models import full_logits, random_prompt
 
 RAGGED = (1, 2, 5, 17, 33, 48, 64, 90)
 PROMPTS = {f"s{length}": random_prompt(length, seed=length) for length in RAGGED}

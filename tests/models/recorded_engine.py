@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvhybrid.engine import Engine
+from kvhybrid.cache.request import Request
+from kvhybrid.cache.stats import StepStats
+from kvhybrid.engine.engine import Engine
 from kvhybrid.models.base import ForwardBatch
-from kvhybrid.request import Request
-from kvhybrid.scheduler import Scheduler, SchedulerOutput
-from kvhybrid.stats import StepStats
+from kvhybrid.scheduling.scheduler import Scheduler, SchedulerOutput
 
 Place = tuple[str, int]
 """A request's id and a position in it."""

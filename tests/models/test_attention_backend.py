@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from tiny_models import CONFIGS
 from torch import Tensor
 
 from kvhybrid.models.backends import attention_backends, mamba_backends
@@ -19,6 +18,7 @@ from kvhybrid.models.backends.visibility import Visibility
 from kvhybrid.models.base import BackendChoice, ForwardBatch, GroupBatch, LayerCache
 from kvhybrid.models.loading import model_from_config
 from kvhybrid.specs import ChunkedLocalAttentionSpec, FullAttentionSpec, SlidingWindowSpec
+from tests.models.tiny_models import CONFIGS
 
 HEADS, KV_HEADS, HEAD_SIZE, BLOCK = 4, 2, 8, 4
 TOLERANCE = 2e-6  # measured maximum: 6.6e-7

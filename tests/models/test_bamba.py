@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from every_way import differences
-from paged_driver import PagedDriver, run_greedily
-from tiny_models import CONFIGS, random_prompt, tiny
 
 from kvhybrid.models.loading import model_from_config, model_from_hf
+from tests.models.every_way import differences
+from tests.models.paged_driver import PagedDriver, run_greedily
+from tests.models.tiny_models import CONFIGS, random_prompt, tiny
 
 TOLERANCE = 1e-4
 """Largest difference of a logit, in float32. Measured maxima: whole prompt 6.4e-6, token by token 8.5e-6,

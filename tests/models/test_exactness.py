@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from recorded_engine import Record, RecordedEngine, StopAt
-from tiny_models import CONFIGS, full_logits, random_prompt, tiny
 from transformers import PreTrainedModel
 
-from kvhybrid.engine import Engine
+from kvhybrid.engine.engine import Engine
+from tests.models.recorded_engine import Record, RecordedEngine, StopAt
+from tests.models.tiny_models import CONFIGS, full_logits, random_prompt, tiny
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from recorded_engine import Record, RecordedEngine, StopAt
-from tiny_encoder_decoders import (
+from transformers import PreTrainedModel
+
+from kvhybrid.engine.engine import Engine
+from tests.models.recorded_engine import Record, RecordedEngine, StopAt
+from tests.tiny_encoder_decoders import (
     decoder_prompt,
     encoder_tokens,
     features,
@@ -16,9 +19,6 @@ from tiny_encoder_decoders import (
     tiny_t5gemma,
     tiny_whisper,
 )
-from transformers import PreTrainedModel
-
-from kvhybrid.engine import Engine
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

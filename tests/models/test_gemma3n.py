@@ -8,10 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from every_way import differences, engine_tokens
-from paged_driver import PagedDriver, run_greedily
 from safetensors.torch import load_file, save_file
-from tiny_models import CONFIGS, full_logits, generated, random_prompt, tiny
 from transformers import Gemma3nTextConfig
 
 from kvhybrid.models.backends.base import AttentionNeed
@@ -20,6 +17,9 @@ from kvhybrid.models.backends.visibility import Visibility
 from kvhybrid.models.gemma3n import Gemma3nConfig
 from kvhybrid.models.layers.shared_attention import SharedAttention
 from kvhybrid.models.loading import load_model, model_from_config, model_from_hf
+from tests.models.every_way import differences, engine_tokens
+from tests.models.paged_driver import PagedDriver, run_greedily
+from tests.models.tiny_models import CONFIGS, full_logits, generated, random_prompt, tiny
 
 TOLERANCE = 1e-4
 """Largest difference of a logit, in float32. Measured maxima: whole prompt 2.3e-5, token by token 5.2e-5, random

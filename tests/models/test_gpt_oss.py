@@ -9,9 +9,6 @@ from typing import Any, ClassVar
 import pytest
 import torch
 import transformers
-from every_way import differences, engine_tokens
-from paged_driver import PagedDriver, run_greedily
-from tiny_models import CONFIGS, full_logits, generated, random_prompt, tiny
 from transformers import PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -21,6 +18,9 @@ from kvhybrid.models.backends.visibility import Visibility
 from kvhybrid.models.base import ForwardBatch, GroupBatch
 from kvhybrid.models.layers.scaled_rope import read_rope
 from kvhybrid.models.loading import load_model, model_from_config, model_from_hf
+from tests.models.every_way import differences, engine_tokens
+from tests.models.paged_driver import PagedDriver, run_greedily
+from tests.models.tiny_models import CONFIGS, full_logits, generated, random_prompt, tiny
 
 TOLERANCE = 1e-4
 """Largest difference of a logit, in float32. Measured maxima: whole prompt 8.3e-7, token by token 1.4e-6, random

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from every_way import differences
-from paged_driver import PagedDriver
 from safetensors.torch import load_file
-from tiny_models import CONFIGS, full_logits, random_prompt, tiny
 
 from kvhybrid.models.loading import load_model, model_from_config, model_from_hf
+from tests.models.every_way import differences
+from tests.models.paged_driver import PagedDriver
+from tests.models.tiny_models import CONFIGS, full_logits, random_prompt, tiny
 
 TOLERANCE = 1e-4
 """Largest difference of a logit, in float32. Measured maxima: whole prompt 1.3e-5, token by token 2.1e-5,

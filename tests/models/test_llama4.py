@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from every_way import differences, engine_tokens
-from paged_driver import PagedDriver, run_greedily
-from tiny_models import CONFIGS, full_logits, generated, random_prompt, randomised, tiny
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from kvhybrid.models.layers.scaled_rope import read_rope
 from kvhybrid.models.loading import load_model, model_from_config, model_from_hf
+from tests.models.every_way import differences, engine_tokens
+from tests.models.paged_driver import PagedDriver, run_greedily
+from tests.models.tiny_models import CONFIGS, full_logits, generated, random_prompt, randomised, tiny
 
 TOLERANCE = 1e-4
 """Largest difference of a logit, in float32. Measured maxima: whole prompt 3.0e-6, token by token 3.9e-6, random

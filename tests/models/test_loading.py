@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from paged_driver import PagedDriver, run_greedily
 from safetensors.torch import load_file, save_file
-from tiny_models import CONFIGS, GEMMA, full_logits, random_prompt, randomised, tiny
 
 from kvhybrid.models.checkpoint import CheckpointError
 from kvhybrid.models.loading import load_model, model_from_config, model_from_hf
+from tests.models.paged_driver import PagedDriver, run_greedily
+from tests.models.tiny_models import CONFIGS, GEMMA, full_logits, random_prompt, randomised, tiny
 
 PROMPT = random_prompt(30, seed=0)
 TOLERANCE = 1e-4  # measured maximum: 4.7e-6

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from paged_driver import PagedDriver, run_greedily, run_ragged
-from tiny_models import CONFIGS, full_logits, generated, random_prompt, tiny
 from transformers import PreTrainedModel
 
 from kvhybrid.models.base import HybridModel
 from kvhybrid.models.loading import load_model
+from tests.models.paged_driver import PagedDriver, run_greedily, run_ragged
+from tests.models.tiny_models import CONFIGS, full_logits, generated, random_prompt, tiny
 
 TOLERANCE = 1e-4
 """Largest difference of a logit, in float32. Measured maxima: whole prompt 5.8e-6, token by token 1.4e-5, random

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from every_way import differences
-from paged_driver import PagedDriver, run_greedily
 from safetensors.torch import load_file, save_file
-from tiny_models import CONFIGS, full_logits, random_prompt, tiny
 
 from kvhybrid.models.base import BackendChoice
 from kvhybrid.models.loading import load_model, model_from_config, model_from_hf
+from tests.models.every_way import differences
+from tests.models.paged_driver import PagedDriver, run_greedily
+from tests.models.tiny_models import CONFIGS, full_logits, random_prompt, tiny
 
 TOLERANCE = 1e-4
 """Largest difference of a logit, in float32. Measured maxima: whole prompt 2.1e-5, token by token 1.9e-5,

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tiny_models import generated, random_prompt, tiny
 from transformers import PreTrainedModel
 
-from kvhybrid.engine import Engine
+from kvhybrid.engine.engine import Engine
+from tests.models.tiny_models import generated, random_prompt, tiny
 
 LIMITS: dict[str, Any] = {"block_size": 4, "max_batched_tokens": 64, "max_model_len": 160}
 

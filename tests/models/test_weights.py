@@ -7,14 +7,14 @@ import json
 import pytest
 import torch
 import transformers
-from paged_driver import PagedDriver
-from tiny_models import full_logits
 
-from kvhybrid.corpus import held_out_text
-from kvhybrid.engine import Engine
+from kvhybrid.engine.engine import Engine
 from kvhybrid.models import weights
 from kvhybrid.models.checkpoint import read_weights
 from kvhybrid.models.loading import load_model
+from kvhybrid.text.corpus import held_out_text
+from tests.models.paged_driver import PagedDriver
+from tests.models.tiny_models import full_logits
 
 NAMES = ["gemma3_bytes", "jamba_bytes"]
 PROMPT = list(held_out_text()[5000:5200])

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from paged_driver import PagedDriver
-from tiny_models import full_logits, random_prompt, tiny
 
 from kvhybrid.models.base import HybridModel
 from kvhybrid.models.loading import model_from_hf
 from kvhybrid.models.windows import change_windows
 from kvhybrid.specs import FullAttentionSpec, SinkWindowSpec, SlidingWindowSpec
+from tests.models.paged_driver import PagedDriver
+from tests.models.tiny_models import full_logits, random_prompt, tiny
 
 PROMPT = random_prompt(30, seed=0)
 TOLERANCE = 1e-4  # measured maximum: 2.7e-6

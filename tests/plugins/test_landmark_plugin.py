@@ -110,7 +110,7 @@ def test_its_config_is_found_in_a_folder_too(installed: Path, tmp_path: Path) ->
 
 GENERATE = """
 import json, torch
-from kvhybrid.engine import Engine
+from kvhybrid.engine.engine import Engine
 from kvhybrid_landmark.settings import LandmarkSettings
 torch.set_num_threads(1)
 settings = LandmarkSettings(

@@ -81,7 +81,7 @@ def test_the_seed_decides_the_weights(name: str) -> None:
 def test_a_checkpoint_of_the_recipe_is_read_by_the_engine(tmp_path: Path) -> None:
     from train_tiny import train
 
-    from kvhybrid.engine import Engine
+    from kvhybrid.engine.engine import Engine
 
     bits = train(small("jamba_bytes", 11, 1), 0, tmp_path)
     assert 5 < bits < 8

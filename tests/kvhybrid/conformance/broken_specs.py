@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.mamba import MambaManager
-from kvhybrid.managers.retention import RetainedRequest
+from kvhybrid.managers.retention.base import RetainedRequest
 from kvhybrid.managers.search import LiveSetSearch
 from kvhybrid.managers.table import BlockTable
 from kvhybrid.specs import AttentionSpec, KVCacheSpec, MambaSpec, PagePart

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import broken_specs
 import pytest
 
 from kvhybrid.cli import main
@@ -14,6 +13,7 @@ from kvhybrid.conformance.kit import PLAYED
 from kvhybrid.managers.mamba import MambaManager
 from kvhybrid.specs import KVCacheSpec, registry
 from kvhybrid.specs.registry import GENERIC_MANAGER
+from tests.kvhybrid.conformance import broken_specs
 
 CHECKS = ["live set", "page", "value", "name", "bound", *PLAYED]
 Capture = pytest.CaptureFixture[str]
@@ -80,7 +80,7 @@ class TestSound:
     @pytest.mark.parametrize("name", ["ONE", "two_windows"])
     def test_a_spec_and_a_function_that_returns_some_are_taken_too(self, name: str, capsys: Capture) -> None:
         register(broken_specs.Window)
-        assert main(["check-spec", f"broken_specs:{name}", "--count", "5"]) == 0
+        assert main(["check-spec", f"tests.kvhybrid.conformance.broken_specs:{name}", "--count", "5"]) == 0
         assert ("1 spec," if name == "ONE" else "2 specs,") in capsys.readouterr().out
 
     def test_a_bound_above_brute_force_is_told_and_passes(self, capsys: Capture) -> None:
@@ -124,15 +124,15 @@ class TestBrokenSpecs:
 
     def test_one_that_nobody_registered_would_be_served_as_its_base(self, capsys: Capture) -> None:
         register(broken_specs.Window)
-        assert main(["check-spec", "broken_specs:Unregistered"]) == 1
+        assert main(["check-spec", "tests.kvhybrid.conformance.broken_specs:Unregistered"]) == 1
         line = line_of(capsys.readouterr().out, "name")
         assert line.startswith("✗")
         assert "Unregistered is not registered and would be served as its base 'window'" in line
 
     def test_a_manager_that_cannot_be_imported_is_named(self, capsys: Capture) -> None:
-        target = register(broken_specs.Window, "broken_specs:NoSuchManager")
+        target = register(broken_specs.Window, "tests.kvhybrid.conformance.broken_specs:NoSuchManager")
         assert main(["check-spec", target]) == 1
-        assert "its manager 'broken_specs:NoSuchManager' cannot be imported" in capsys.readouterr().out
+        assert "broken_specs:NoSuchManager' cannot be imported" in capsys.readouterr().out
 
 
 BROKEN_MANAGERS = [
@@ -201,15 +201,36 @@ class TestBrokenManagers:
     ("arguments", "message"),
     [
         (["no_such_module:Spec"], "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
-        (["broken_specs:NoSuchSpec"], "cannot be imported: AttributeError"),
+        (["tests.kvhybrid.conformance.broken_specs:NoSuchSpec"], "cannot be imported: AttributeError"),
         (["broken_specs"], "accepted: module:Spec, module:spec or module:function"),
-        (["broken_specs:NOTHING"], "broken_specs:NOTHING is of type int; accepted: a spec class, a spec, or"),
-        (["broken_specs:MissesAHit"], "is the class MissesAHit; accepted: a spec class"),
-        (["broken_specs:no_specs"], "broken_specs:no_specs() returns of type list"),
-        (["broken_specs:fails"], "broken_specs:fails() raises OSError: no table of specs"),
-        (["broken_specs:Named"], "field 'label' of type str has no default; accepted: int"),
-        (["broken_specs:NeverRight"], "refused 300 draws of block_size, window from 1 to 12"),
-        (["broken_specs:Window", "--count", "0"], "--count: found '0'; accepted: a whole number from 1 up"),
+        (
+            ["tests.kvhybrid.conformance.broken_specs:NOTHING"],
+            "tests.kvhybrid.conformance.broken_specs:NOTHING is of type int; accepted: a spec class, a spec, or",
+        ),
+        (
+            ["tests.kvhybrid.conformance.broken_specs:MissesAHit"],
+            "is the class MissesAHit; accepted: a spec class",
+        ),
+        (
+            ["tests.kvhybrid.conformance.broken_specs:no_specs"],
+            "tests.kvhybrid.conformance.broken_specs:no_specs() returns of type list",
+        ),
+        (
+            ["tests.kvhybrid.conformance.broken_specs:fails"],
+            "tests.kvhybrid.conformance.broken_specs:fails() raises OSError: no table of specs",
+        ),
+        (
+            ["tests.kvhybrid.conformance.broken_specs:Named"],
+            "field 'label' of type str has no default; accepted: int",
+        ),
+        (
+            ["tests.kvhybrid.conformance.broken_specs:NeverRight"],
+            "refused 300 draws of block_size, window from 1 to 12",
+        ),
+        (
+            ["tests.kvhybrid.conformance.broken_specs:Window", "--count", "0"],
+            "--count: found '0'; accepted: a whole number from 1 up",
+        ),
         ([], "SPEC"),
     ],
 )

@@ -15,9 +15,9 @@ import pytest
 from kvhybrid.replay.executor import OneByOne
 from kvhybrid.replay.layers import CacheSettings, LayerSettings
 from kvhybrid.replay.mooncake import MooncakeTrace
-from kvhybrid.replay.session import build_loop
-from kvhybrid.replay.settings import ReplaySettings
-from kvhybrid.settings import PoolSettings, SchedulerSettings
+from kvhybrid.sessions.replay import build_loop
+from kvhybrid.sessions.replay_settings import ReplaySettings
+from kvhybrid.sessions.run_settings import PoolSettings, SchedulerSettings
 
 SMALL = Path(__file__).with_name("small_trace.jsonl")
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "traces" / "mooncake"

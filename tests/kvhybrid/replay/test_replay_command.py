@@ -18,8 +18,8 @@ from kvhybrid.cli import main
 from kvhybrid.replay.executor import OneByOne
 from kvhybrid.replay.layers import CacheSettings, LayerSettings
 from kvhybrid.replay.mooncake import MooncakeTrace
-from kvhybrid.replay.session import replay
-from kvhybrid.replay.settings import ReplaySettings
+from kvhybrid.sessions.replay import replay
+from kvhybrid.sessions.replay_settings import ReplaySettings
 from kvhybrid.tracking import JsonLinesTracker, Tracker
 
 ROOT = Path(__file__).resolve().parents[3]

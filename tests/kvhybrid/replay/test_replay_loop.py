@@ -15,10 +15,10 @@ from kvhybrid.replay.latency import FirstTokenTimes
 from kvhybrid.replay.layers import CacheSettings, LayerSettings
 from kvhybrid.replay.loop import ReplayLoop
 from kvhybrid.replay.mooncake import MooncakeTrace
-from kvhybrid.replay.session import build_loop
-from kvhybrid.replay.settings import ReplaySettings
 from kvhybrid.replay.trace import TraceRequest
-from kvhybrid.settings import PoolSettings, SchedulerSettings
+from kvhybrid.sessions.replay import build_loop
+from kvhybrid.sessions.replay_settings import ReplaySettings
+from kvhybrid.sessions.run_settings import PoolSettings, SchedulerSettings
 
 SMALL = Path(__file__).with_name("small_trace.jsonl")
 WINDOW = LayerSettings(spec="sliding_window", fields={"window": 1024})

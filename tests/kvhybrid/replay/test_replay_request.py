@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvhybrid.cache_manager import KVCacheManager
+from kvhybrid.cache.manager import KVCacheManager
+from kvhybrid.cache.request import Request
 from kvhybrid.planning import plan_cache
 from kvhybrid.replay.mooncake import MooncakeTrace
 from kvhybrid.replay.prefix_keys import PrefixKeys
 from kvhybrid.replay.request import ReplayRequest
 from kvhybrid.replay.trace import TraceRequest
-from kvhybrid.request import Request
-from kvhybrid.scheduler import Scheduler
+from kvhybrid.scheduling.scheduler import Scheduler
 from kvhybrid.specs import FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 
 SMALL = Path(__file__).with_name("small_trace.jsonl")

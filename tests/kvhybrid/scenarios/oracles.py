@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kvhybrid.cache_manager import KVCacheManager
-from kvhybrid.request import Request
+from kvhybrid.cache.manager import KVCacheManager
+from kvhybrid.cache.request import Request
 from kvhybrid.specs import KVCacheSpec
 
 

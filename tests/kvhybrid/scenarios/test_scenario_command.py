@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kvhybrid.cache_manager import KVCacheManager
+from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cli import main
-from kvhybrid.managers.block_pool import BlockPoolError
+from kvhybrid.managers.pool.block_pool import BlockPoolError
 
 CONFIG = {"num_blocks": 8, "groups": [{"spec": "full", "block_size": 4}]}
 

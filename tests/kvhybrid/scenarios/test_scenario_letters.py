@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from oracles import longest_hit, most_held, tokens_read
 
-from kvhybrid.request import Request
+from kvhybrid.cache.request import Request
 from kvhybrid.scenarios.config import build_manager
 from kvhybrid.scenarios.file import read_scenarios
 from kvhybrid.scenarios.hit_search import hit_search, keyed_by_hand
 from kvhybrid.scenarios.player import Player
 from kvhybrid.scenarios.pool_state import pool_state
+from tests.kvhybrid.scenarios.oracles import longest_hit, most_held, tokens_read
 
 FOLDER = Path(__file__).parents[2] / "scenarios"
 LETTERS = {s.id: s.content for s in read_scenarios(FOLDER / "letters.jsonl")}

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from kvhybrid.blocks import KVCacheBlocks
-from kvhybrid.cache_config import KVCacheConfig, KVCacheGroup
-from kvhybrid.cache_manager import KVCacheManager
-from kvhybrid.request import MediaItem, Request, RequestStatus
+from kvhybrid.cache.blocks import KVCacheBlocks
+from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
+from kvhybrid.cache.manager import KVCacheManager
+from kvhybrid.cache.request import MediaItem, Request, RequestStatus
 from kvhybrid.scenarios.check import check
 from kvhybrid.scenarios.config import build_manager
 from kvhybrid.scenarios.file import read_scenarios
 from kvhybrid.scenarios.player import Player
 from kvhybrid.scenarios.recorder import Recorder
-from kvhybrid.scheduler import Scheduler
+from kvhybrid.scheduling.scheduler import Scheduler
 from kvhybrid.specs import FullAttentionSpec, MambaSpec, SlidingWindowSpec
 
 OWN = Path(__file__).parents[2] / "scenarios"

@@ -11,13 +11,11 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-import fake_flash_attention as flash
-import fake_mamba_kernels as mamba
 import pytest
 import torch
-from paged_driver import PagedDriver
-from tiny_models import CONFIGS, random_prompt
 
+import tests.models.backends.fake_flash_attention as flash
+import tests.models.backends.fake_mamba_kernels as mamba
 from kvhybrid.models.backends import attention_backends, auto, mamba2_backends, mamba_backends
 from kvhybrid.models.backends.base import AttentionNeed, Backend
 from kvhybrid.models.backends.kernels import MissingKernelsError, load_kernels
@@ -27,6 +25,8 @@ from kvhybrid.models.backends.torch_attention import TorchAttention
 from kvhybrid.models.backends.visibility import Visibility
 from kvhybrid.models.base import BackendChoice, LayerCache
 from kvhybrid.models.loading import model_from_config
+from tests.models.paged_driver import PagedDriver
+from tests.models.tiny_models import CONFIGS, random_prompt
 
 NEED = AttentionNeed("layers.7", 4, 2, 16, 0.4, Visibility())
 MAMBA2 = Mamba2Need("layers.0", num_heads=6, head_size=8, num_groups=2, state_size=4, conv_width=4)

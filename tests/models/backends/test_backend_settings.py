@@ -8,14 +8,14 @@ from inspect import signature
 
 import pytest
 
-from kvhybrid.backend_settings import BackendSettings
+from kvhybrid.engine.quality import QualitySettings
 from kvhybrid.errors import InputError
-from kvhybrid.model_settings import Gemma3Settings, JambaSettings, ModelSettings
 from kvhybrid.models.layers.attention import Attention
 from kvhybrid.models.layers.mamba import MambaMixer
-from kvhybrid.quality import QualitySettings
-from kvhybrid.run import build_engine
-from kvhybrid.settings import PoolSettings, RunSettings
+from kvhybrid.sessions.run import build_engine
+from kvhybrid.sessions.run_settings import PoolSettings, RunSettings
+from kvhybrid.settings.backends import BackendSettings
+from kvhybrid.settings.model import Gemma3Settings, JambaSettings, ModelSettings
 from kvhybrid.workloads import Random
 
 

@@ -18,9 +18,10 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-import fake_flash_attention as flash
-import fake_mamba_kernels as mamba
 import pytest
+
+import tests.models.backends.fake_flash_attention as flash
+import tests.models.backends.fake_mamba_kernels as mamba
 
 SEEN = flash.Seen()
 INTERFACE, CONVOLUTION = "flash_attn_interface.py", "causal_conv1d_interface.py"

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import sys
 
-import fake_flash_attention as flash
 import pytest
 import torch
-from paged_driver import PagedDriver, run_ragged
-from tiny_models import CONFIGS, random_prompt
 
-from kvhybrid.engine import Engine
+import tests.models.backends.fake_flash_attention as flash
+from kvhybrid.engine.engine import Engine
 from kvhybrid.models.backends.paged import PagedAttention
 from kvhybrid.models.base import BackendChoice, HybridModel
 from kvhybrid.models.loading import model_from_config
+from tests.models.paged_driver import PagedDriver, run_ragged
+from tests.models.tiny_models import CONFIGS, random_prompt
 
 PROMPTS = {f"s{length}": random_prompt(length, seed=length) for length in (1, 5, 33, 90)}
 FAMILIES = ["bamba", "gemma2", "gemma3_text", "gpt_oss", "jamba", "llama4_text"]

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from paged_cases import BATCHES, VISIBILITIES, need, scene
-from state_cases import MAMBA, MAMBA2, difference, kept, mamba2_outputs, mamba_outputs
 
 from kvhybrid.models.backends import attention_backends, mamba2_backends, mamba_backends
 from kvhybrid.models.backends.kernels import MissingKernelsError
@@ -19,6 +17,8 @@ from kvhybrid.models.backends.torch_mamba import TorchMamba
 from kvhybrid.models.backends.torch_mamba2 import TorchMamba2
 from kvhybrid.models.backends.visibility import Visibility
 from kvhybrid.models.registry import LazyRegistry
+from tests.models.backends.paged_cases import BATCHES, VISIBILITIES, need, scene
+from tests.models.backends.state_cases import MAMBA, MAMBA2, difference, kept, mamba2_outputs, mamba_outputs
 
 pytestmark = [
     pytest.mark.gpu,

@@ -10,16 +10,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 
-import fake_flash_attention as fakes
 import pytest
 import torch
-from paged_cases import BATCHES, HEAD_SIZE, HEADS, KV_HEADS, VISIBILITIES, need, scene, strided_pages
 
+import tests.models.backends.fake_flash_attention as fakes
 from kvhybrid.models.backends import attention_backends
 from kvhybrid.models.backends.base import AttentionBackend, AttentionNeed
 from kvhybrid.models.backends.torch_attention import TorchAttention
 from kvhybrid.models.backends.visibility import Visibility
 from kvhybrid.models.base import ForwardBatch, GroupBatch
+from tests.models.backends.paged_cases import (
+    BATCHES,
+    HEAD_SIZE,
+    HEADS,
+    KV_HEADS,
+    VISIBILITIES,
+    need,
+    scene,
+    strided_pages,
+)
 
 TOLERANCE = 4e-3  # measured maximum: 1.8e-3, a rounding of float16 between 4 and 8
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-import fake_mamba_kernels as fakes
 import pytest
 import torch
-from state_cases import MAMBA, MAMBA2, difference, kept, mamba2_outputs, mamba_outputs
 
+import tests.models.backends.fake_mamba_kernels as fakes
 from kvhybrid.models.backends import mamba2_backends, mamba_backends
 from kvhybrid.models.backends.torch_mamba import TorchMamba
 from kvhybrid.models.backends.torch_mamba2 import TorchMamba2
+from tests.models.backends.state_cases import MAMBA, MAMBA2, difference, kept, mamba2_outputs, mamba_outputs
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2}
 """As a share of the largest element. Measured maxima: Mamba-1 4.5e-7 in either type, as both scan in float32;

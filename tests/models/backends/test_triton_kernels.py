@@ -20,14 +20,14 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-import fake_mamba_kernels as fakes
 import pytest
 import torch
-from state_cases import MAMBA, MAMBA2, difference, kept, mamba2_outputs, mamba_outputs
 
+import tests.models.backends.fake_mamba_kernels as fakes
 from kvhybrid.models.backends import mamba2_backends, mamba_backends
 from kvhybrid.models.backends.torch_mamba import TorchMamba
 from kvhybrid.models.backends.torch_mamba2 import TorchMamba2
+from tests.models.backends.state_cases import MAMBA, MAMBA2, difference, kept, mamba2_outputs, mamba_outputs
 
 OPS = "mamba_ssm.ops.triton"
 MISSING = [name for name in ("triton", "einops", "mamba_ssm") if find_spec(name) is None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvhybrid.model_settings import Gemma3Settings
+from kvhybrid.settings.model import Gemma3Settings
 
 
 @dataclass(kw_only=True)

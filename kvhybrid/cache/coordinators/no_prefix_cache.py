@@ -1,0 +1,21 @@
+"""Prefix caching off."""
+
+from __future__ import annotations
+
+from mypy_extensions import mypyc_attr
+
+from kvhybrid.cache.blocks import PrefixHit
+from kvhybrid.cache.coordinators.base import KVCacheCoordinator
+from kvhybrid.cache.request import Request
+from kvhybrid.managers.base import SingleTypeKVCacheManager
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class KVCacheCoordinatorNoPrefixCache(KVCacheCoordinator):
+    """Prefix caching off: nothing is keyed and nothing is hit."""
+
+    def find_longest_cache_hit(self, request: Request, limit: int) -> PrefixHit:
+        return self.nothing
+
+    def keyed_tokens(self, manager: SingleTypeKVCacheManager, num_tokens: int) -> int:
+        return 0

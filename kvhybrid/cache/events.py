@@ -1,0 +1,73 @@
+"""Cache events: what became reusable and what is gone, for routers and offloaders outside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeAlias
+
+from kvhybrid.cache.hashing import ROOT, extra_keys
+from kvhybrid.cache.request import Request
+from kvhybrid.managers.arrays import IntArray
+
+
+@dataclass(frozen=True)
+class StoredBlock:
+    """One key: the prefix that it stands for ends at token ``end`` of its request."""
+
+    key: bytes
+    parent_key: bytes
+    """The key of the prefix that ends where this block starts."""
+    start: int
+    end: int
+    extra_keys: tuple[bytes, ...]
+    """Per prefix unit inside the block, what besides tokens entered its key."""
+
+
+@dataclass(frozen=True, eq=False)
+class BlockStored:
+    """Keys of one group came to be: the first block of each was keyed."""
+
+    group: int
+    keys: tuple[bytes, ...]
+    units: IntArray
+    """How many prefix units the prefix of each key has."""
+    block_size: int
+    unit: int
+    request: Request | None = field(repr=False)
+    """Whose prefixes they are."""
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """Where the prefix of each key ends, in tokens."""
+        return tuple((self.units * self.unit).tolist())
+
+    @cached_property
+    def blocks(self) -> tuple[StoredBlock, ...]:
+        """The keys with their parents and extra keys. Made when asked for: most listeners need the keys alone."""
+        return tuple(self._block(key, end) for key, end in zip(self.keys, self.ends, strict=True))
+
+    def _block(self, key: bytes, end: int) -> StoredBlock:
+        unit, request = self.unit, self.request
+        start = (end - 1) // self.block_size * self.block_size
+        if request is None:
+            return StoredBlock(key, ROOT, start, end, ())
+        parent = request.block_hashes[start // unit - 1] if start else ROOT
+        extra = tuple(extra_keys(request, i, unit) for i in range(start // unit, end // unit))
+        return StoredBlock(key, parent, start, end, extra)
+
+
+@dataclass(frozen=True)
+class BlockRemoved:
+    """Keys of one group are gone: the last block of each lost them."""
+
+    group: int
+    keys: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class AllBlocksCleared:
+    """Every key of every group is gone."""
+
+
+CacheEvent: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared

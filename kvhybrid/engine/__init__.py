@@ -1,0 +1,1 @@
+"""Runs a model through the paged cache: batches, pages, sampling."""

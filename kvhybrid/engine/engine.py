@@ -1,0 +1,361 @@
+"""The engine: a hybrid model, its planned cache and the scheduler, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from itertools import count
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from kvhybrid.cache.manager import KVCacheManager
+from kvhybrid.cache.request import Request, checked_token_ids
+from kvhybrid.cache.stats import CacheStats, StepStats
+from kvhybrid.engine.batch import build_batch
+from kvhybrid.engine.byte_pool import BytePool
+from kvhybrid.engine.encoder_inputs import encoder_batch, one_for_each, read_encoder_input, salt_with
+from kvhybrid.engine.sampling import SamplingParams, sample
+from kvhybrid.models.base import BackendChoice, HybridModel
+from kvhybrid.models.loading import load_model, model_from_hf
+from kvhybrid.planning import CachePlan, plan_cache
+from kvhybrid.scheduling.scheduler import CapacityError, Scheduler, SchedulerOutput
+from kvhybrid.specs import KVCacheSpec
+
+DEFAULT_MEMORY_BYTES = 1 << 30
+"""The most that a pool takes when neither its blocks nor its bytes are given."""
+
+GREEDY = SamplingParams()
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What one step gave."""
+
+    tokens: Mapping[str, list[int]]
+    """The new tokens of this step by request id; requests in the middle of their prompt are not listed."""
+    finished: tuple[str, ...]
+    stats: StepStats
+
+
+class Engine:
+    """Generates tokens for many requests at once, over one pool of cache blocks.
+
+    Call `add_request` and then `step` while `has_unfinished`, or `stream`, or `generate` for lists of
+    prompts.
+    """
+
+    @classmethod
+    def from_hf(
+        cls,
+        model_or_path: Any,
+        *,
+        dtype: torch.dtype | None = None,
+        backends: BackendChoice | None = None,
+        **options: Any,
+    ) -> Engine:
+        """An engine for a transformers model object, or for a checkpoint folder with ``config.json`` and
+        safetensors.
+
+        ``dtype`` is that of weights and cache: the model's own, or float32 for a folder, where not given.
+        ``backends`` are the kernels. ``options`` are those of `Engine`; TypeError names one that does not exist.
+        """
+        accepted = [name for name in signature(cls.__init__).parameters if name not in ("self", "model")]
+        unknown = sorted(set(options) - set(accepted))
+        if unknown:
+            raise TypeError(
+                f"Engine.from_hf: unknown option {', '.join(unknown)}; "
+                f"accepted: dtype, backends, {', '.join(accepted)}"
+            )
+        if isinstance(model_or_path, (str, Path)):
+            model = load_model(model_or_path, dtype or torch.float32, backends=backends)
+        else:
+            model = model_from_hf(model_or_path, dtype, backends=backends)
+        return cls(model, **options)
+
+    def __init__(
+        self,
+        model: HybridModel,
+        *,
+        block_size: int = 16,
+        hash_block_size: int | None = None,
+        num_blocks: int | None = None,
+        memory_bytes: int | None = None,
+        max_batched_tokens: int = 2048,
+        max_num_seqs: int = 64,
+        max_model_len: int | None = None,
+        max_encoder_tokens: int | None = None,
+        enable_prefix_caching: bool = True,
+        watermark: float = 0.0,
+        retention_interval: int | None = None,
+        eviction: str = "lru",
+        track_misses: bool = True,
+        eos_token_id: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """``block_size`` is in tokens; planning may raise it for the sake of a state. ``hash_block_size`` is the
+        number of tokens per prefix key; one below the block size lets a hit on full attention and states end
+        inside a block, which is then copied.
+
+        The pool has ``num_blocks`` blocks or takes ``memory_bytes``. Where neither is given, it holds
+        ``max_num_seqs`` requests of ``max_model_len`` tokens, but takes at most `DEFAULT_MEMORY_BYTES`.
+
+        ``max_model_len`` bounds prompt and output together; the model's own where not given. ``eos_token_id``
+        ends a request; without it every request runs to its ``max_new_tokens``. ``track_misses`` names the cause
+        of every prompt token that was not hit.
+
+        ``max_encoder_tokens`` bounds what the encoder of an encoder-decoder model gives for one request; the
+        model's own where not given. Encoder tokens do not count among ``max_batched_tokens``.
+
+        Raises ValueError for options that do not go together, and PlanningError where one request of
+        ``max_model_len`` tokens does not fit in the pool.
+        """
+        _check_options(model, block_size, max_model_len, max_encoder_tokens)
+        self.model = model.to(device).eval()
+        self.device = torch.device(device)
+        dtype = next(self.model.parameters()).dtype
+        layer_specs = self.model.layer_specs(block_size, dtype)
+        encoder_layers = [name for name, spec in layer_specs.items() if spec.source == "encoder"]
+        if encoder_layers and not self.model.max_encoder_tokens:
+            raise ValueError(f"the model has no encoder, and these layers read one: {', '.join(encoder_layers)}")
+        self.max_encoder_tokens = (
+            self.model.max_encoder_tokens if max_encoder_tokens is None else max_encoder_tokens
+        )
+        self.plan = _plan(
+            layer_specs,
+            num_blocks=num_blocks,
+            memory_bytes=memory_bytes,
+            hash_block_size=hash_block_size,
+            max_model_len=max_model_len or self.model.max_model_len,
+            max_encoder_tokens=self.max_encoder_tokens if encoder_layers else None,
+            max_in_flight_tokens=max_batched_tokens,
+            page_multiple=block_size,
+            max_num_seqs=max_num_seqs,
+        )
+        self.pool = BytePool(self.plan, self.device)
+        self.model.bind_cache(self.pool.views())
+        self.cache = KVCacheManager(
+            self.plan.config,
+            max_model_len=self.plan.max_model_len,
+            max_in_flight_tokens=max_batched_tokens,
+            enable_caching=enable_prefix_caching,
+            watermark=watermark,
+            retention_interval=retention_interval,
+            eviction=eviction,
+            track_misses=track_misses,
+        )
+        self.scheduler = Scheduler(
+            self.cache,
+            max_batched_tokens=max_batched_tokens,
+            max_num_seqs=max_num_seqs,
+            eos_token_id=eos_token_id,
+        )
+        self._sampling: dict[str, SamplingParams] = {}
+        self._names = (f"request-{number}" for number in count())
+        self._num_steps = 0
+
+    @property
+    def has_unfinished(self) -> bool:
+        return self.scheduler.has_unfinished
+
+    def add_request(
+        self,
+        prompt_token_ids: Sequence[int],
+        *,
+        encoder_input: Any = None,
+        max_new_tokens: int = 16,
+        sampling: SamplingParams = GREEDY,
+        cache_salt: str | None = None,
+        request_id: str | None = None,
+    ) -> str:
+        """Queue a prompt and return the request's id.
+
+        An encoder-decoder model needs an ``encoder_input``: what its ``read_encoder_input`` takes. The prompt is
+        then that of the decoder, with its start token. Requests share cached prefixes only with those of the same
+        encoder input and ``cache_salt``.
+
+        Raises ValueError for an empty or too long prompt, a token outside of the vocabulary, an encoder input that
+        does not fit the model, or an id that an unfinished request has.
+        """
+        if request_id is None:
+            request_id = next(name for name in self._names if name not in self._sampling)
+        elif request_id in self._sampling:
+            raise ValueError(f"request id {request_id!r} is taken by an unfinished request")
+        token_ids = checked_token_ids(request_id, prompt_token_ids)
+        if token_ids and not 0 <= min(token_ids) <= max(token_ids) < self.model.vocab_size:
+            raise ValueError(
+                f"request {request_id!r}: token ids must lie in [0, {self.model.vocab_size}), "
+                f"found {min(token_ids)} to {max(token_ids)}"
+            )
+        given = read_encoder_input(self.model, request_id, encoder_input, self.max_encoder_tokens)
+        if given is not None and self.cache.enable_caching:
+            cache_salt = salt_with(given, cache_salt)
+        request = Request(
+            request_id,
+            token_ids,
+            max_new_tokens=max_new_tokens,
+            cache_salt=cache_salt,
+            num_encoder_tokens=given.num_tokens if given else 0,
+            encoder_input=given,
+            hasher=self.cache.hasher,
+        )
+        self.scheduler.add_request(request)
+        self._sampling[request_id] = sampling
+        return request_id
+
+    def step(self) -> StepOutput:
+        """Schedule, copy, compute, sample: at most ``max_batched_tokens`` tokens over all requests.
+
+        Raises CapacityError for a request that the whole pool cannot hold; it is dropped, the others go on.
+        Where the forward pass fails, no request is lost: all wait to be computed anew.
+        """
+        began = perf_counter()
+        try:
+            output = self.scheduler.schedule()
+        except CapacityError as error:
+            del self._sampling[error.request_id]
+            raise
+        try:
+            sampled = self._execute(output)
+        except BaseException:
+            self.scheduler.discard_output(output)
+            raise
+        finished = self.scheduler.update_from_output(output, sampled)
+        for request_id in finished:
+            del self._sampling[request_id]
+        self._num_steps += 1
+        stats = StepStats(
+            step=self._num_steps,
+            num_scheduled_tokens=output.num_scheduled_tokens,
+            num_new_tokens=len(sampled),
+            num_running=len(self.scheduler.running),
+            num_waiting=len(self.scheduler.waiting),
+            preemptions=self.scheduler.num_preemptions,
+            seconds=perf_counter() - began,
+            cache=self.cache.stats(),
+        )
+        return StepOutput({request_id: [token] for request_id, token in sampled.items()}, finished, stats)
+
+    def stream(self) -> Iterator[StepOutput]:
+        """Step until every request is finished. Requests may be added in between."""
+        while self.has_unfinished:
+            yield self.step()
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int = 16,
+        *,
+        encoder_inputs: Sequence[Any] | None = None,
+        sampling: SamplingParams | Sequence[SamplingParams] = GREEDY,
+        cache_salt: str | None = None,
+    ) -> list[list[int]]:
+        """The new tokens of every prompt, in order. ``sampling`` is one for all prompts, or one for each.
+        ``encoder_inputs`` are those of `add_request`, one for each prompt.
+
+        Requests that were queued before are stepped along with them. Where an error ends it, its own requests
+        are dropped.
+        """
+        choices = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
+        if len(choices) != len(prompts):
+            raise ValueError(f"{len(prompts)} prompts need as many sampling params, found {len(choices)}")
+        inputs = one_for_each(encoder_inputs, len(prompts))
+        outputs: dict[str, list[int]] = {}
+        try:
+            for prompt, given, choice in zip(prompts, inputs, choices, strict=True):
+                request_id = self.add_request(
+                    prompt,
+                    encoder_input=given,
+                    max_new_tokens=max_new_tokens,
+                    sampling=choice,
+                    cache_salt=cache_salt,
+                )
+                outputs[request_id] = []
+            while not self._sampling.keys().isdisjoint(outputs):
+                for request_id, tokens in self.step().tokens.items():
+                    if request_id in outputs:
+                        outputs[request_id] += tokens
+        except BaseException:
+            for request_id in outputs:
+                self.abort(request_id)
+            raise
+        return list(outputs.values())
+
+    def abort(self, request_id: str) -> None:
+        """Drop a request and free its blocks; an id that is finished or unknown is ignored."""
+        self.scheduler.abort(request_id)
+        self._sampling.pop(request_id, None)
+
+    def stats(self) -> CacheStats:
+        return self.cache.stats()
+
+    @torch.inference_mode()
+    def _execute(self, output: SchedulerOutput) -> dict[str, int]:
+        """Run the step on the device; the sampled token of every request that reached its last one."""
+        self.pool.copy_blocks(output.copies)
+        if not output.scheduled:
+            return {}
+        if output.admitted and self.model.max_encoder_tokens:
+            self.model.encode(encoder_batch(output.admitted, self.cache, self.device))
+        batch = build_batch(output.scheduled, self.cache, self.device)
+        logits_RV = self.model(batch)
+        requests = [item.request for item in output.scheduled if item.samples]
+        if not requests:
+            return {}
+        tokens = sample(
+            logits_RV,
+            [self._sampling[request.request_id] for request in requests],
+            [request.num_tokens for request in requests],
+        )
+        return {request.request_id: token for request, token in zip(requests, tokens, strict=True)}
+
+
+def _check_options(
+    model: HybridModel, block_size: int, max_model_len: int | None, max_encoder_tokens: int | None
+) -> None:
+    if block_size < 1 or block_size % model.page_multiple:
+        raise ValueError(
+            f"block_size must be a positive multiple of {model.page_multiple} for this model's kernels, "
+            f"found {block_size}"
+        )
+    if model.learned_positions and max_model_len is not None and max_model_len > model.max_model_len:
+        raise ValueError(
+            f"max_model_len must be at most {model.max_model_len}, the positions that this model has learned, "
+            f"found {max_model_len}"
+        )
+    if max_encoder_tokens is not None and not model.max_encoder_tokens:
+        raise ValueError(f"max_encoder_tokens = {max_encoder_tokens} was given, and this model has no encoder")
+
+
+def _plan(
+    layer_specs: Mapping[str, KVCacheSpec],
+    *,
+    num_blocks: int | None,
+    memory_bytes: int | None,
+    hash_block_size: int | None,
+    max_model_len: int,
+    max_encoder_tokens: int | None,
+    max_in_flight_tokens: int,
+    page_multiple: int,
+    max_num_seqs: int,
+) -> CachePlan:
+    def plan(num_blocks: int | None, memory_bytes: int | None) -> CachePlan:
+        return plan_cache(
+            layer_specs,
+            num_blocks=num_blocks,
+            memory_bytes=memory_bytes,
+            max_model_len=max_model_len,
+            max_in_flight_tokens=max_in_flight_tokens,
+            page_multiple=page_multiple,
+            hash_block_size=hash_block_size,
+            max_encoder_tokens=max_encoder_tokens,
+        )
+
+    if num_blocks is not None or memory_bytes is not None:
+        return plan(num_blocks, memory_bytes)
+    largest = plan(None, DEFAULT_MEMORY_BYTES)
+    needed = 1 + max_num_seqs * sum(largest.blocks_per_request)
+    return plan(needed, None) if needed < largest.num_blocks else largest

@@ -1,0 +1,301 @@
+"""The scheduler: which requests compute which tokens in a step.
+
+It knows no tensors. An engine or a replay drives it in a loop: `Scheduler.schedule`, then the copies and the
+forward pass, then `Scheduler.update_from_output` with what was sampled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from mypy_extensions import mypyc_attr
+
+from kvhybrid.cache.blocks import KVCacheBlocks
+from kvhybrid.cache.manager import KVCacheManager
+from kvhybrid.cache.request import Request, RequestStatus
+from kvhybrid.scheduling.chunking import PrefillChunking
+
+
+@mypyc_attr(native_class=False)  # an exception cannot be one
+class CapacityError(RuntimeError):
+    """A request that the whole pool, with nobody else in it, cannot hold."""
+
+    def __init__(self, request_id: str, message: str) -> None:
+        super().__init__(message)
+        self.request_id = request_id
+
+
+class ScheduledRequest(NamedTuple):
+    """The tokens ``[start, start + num_tokens)`` of one request, to be computed in this step."""
+
+    request: Request
+    start: int
+    num_tokens: int
+    samples: bool
+    """Whether the step reaches the request's last token, so that the next one is sampled."""
+
+
+@dataclass(frozen=True)
+class SchedulerOutput:
+    """One step's work, in the order of execution: the copies, then all scheduled tokens in one batch."""
+
+    scheduled: tuple[ScheduledRequest, ...]
+    copies: tuple[tuple[int, int], ...]
+    """(source, target) blocks to copy before the forward pass."""
+    admitted: tuple[Request, ...]
+    """Requests that got their first blocks in this step; an encoder runs for them before the forward pass."""
+    preempted: tuple[Request, ...]
+    """Requests that gave their blocks back in this step and wait to be computed anew."""
+    num_scheduled_tokens: int
+
+
+@dataclass
+class _StepPlan:
+    """A step while it is being planned."""
+
+    budget: int
+    scheduled: list[ScheduledRequest] = field(default_factory=list)
+    admitted: list[Request] = field(default_factory=list)
+    preempted: list[Request] = field(default_factory=list)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Scheduler:
+    """Continuous batching under one token budget, with chunked prefill and preemption by recompute.
+
+    - Running requests come first, oldest first; then waiting ones are admitted in order, up to
+      ``max_num_seqs``.
+    - A prefill and a decode differ in nothing but how many tokens are left, and share ``max_batched_tokens``.
+    - A waiting request is admitted only if its whole present sequence fits; the first that does not ends the
+      pass, so that nobody is overtaken.
+    - When a running request is refused its blocks, the newest running request gives all of its own back and
+      goes to the front of the waiting line; its tokens are computed anew, less what it finds in the cache. A
+      request that would have to preempt itself ends the pass, and a step that preempted admits nobody.
+
+    The oldest request therefore always moves on, and every step ends.
+    """
+
+    def __init__(
+        self,
+        cache: KVCacheManager,
+        *,
+        max_batched_tokens: int = 2048,
+        max_num_seqs: int = 64,
+        eos_token_id: int | None = None,
+    ) -> None:
+        """``eos_token_id`` ends a request when it is sampled. Raises ValueError for limits below 1."""
+        for name, value in (("max_batched_tokens", max_batched_tokens), ("max_num_seqs", max_num_seqs)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, found {value}")
+        self.cache = cache
+        self.max_batched_tokens = max_batched_tokens
+        self.max_num_seqs = max_num_seqs
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        self.num_preemptions = 0
+        self._eos_token_id = eos_token_id
+        self._chunking = (
+            PrefillChunking(cache.config, cache.coordinator.alignment) if cache.enable_caching else None
+        )
+        self._lone_refusal: tuple[str, int] | None = None
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    def add_request(self, request: Request) -> None:
+        """Put ``request`` at the end of the waiting line.
+
+        Raises ValueError where it leaves no room for a token below ``max_model_len``, or asks for none.
+        """
+        limit = self.cache.max_model_len
+        if request.num_tokens >= limit:
+            raise ValueError(
+                f"request {request.request_id!r}: a prompt of {request.num_tokens} tokens leaves no room for "
+                f"a new token; max_model_len is {limit} tokens, prompt and output together"
+            )
+        if request.max_new_tokens < 1:
+            raise ValueError(
+                f"request {request.request_id!r}: max_new_tokens must be at least 1, "
+                f"found {request.max_new_tokens}"
+            )
+        self.waiting.append(request)
+
+    def schedule(self) -> SchedulerOutput:
+        """Plan one step. Its requests' blocks are allocated and keyed; their token counts are as before.
+
+        Raises CapacityError, and drops the request, where one cannot be held by the whole pool.
+        """
+        self.cache.new_step_starts()
+        plan = _StepPlan(self.max_batched_tokens)
+        self._schedule_running(plan)
+        if not plan.preempted:
+            self._admit_waiting(plan)
+        return SchedulerOutput(
+            tuple(plan.scheduled),
+            tuple(self.cache.take_copies()),
+            tuple(plan.admitted),
+            tuple(plan.preempted),
+            self.max_batched_tokens - plan.budget,
+        )
+
+    def update_from_output(self, output: SchedulerOutput, sampled: Mapping[str, int]) -> tuple[str, ...]:
+        """Settle a step that ran: count its tokens, append the sampled ones, free what is finished.
+
+        ``sampled`` has the next token of every scheduled request with ``samples``, by request id. Returns the
+        ids of the requests that this step finished.
+        """
+        self.cache.release_copies()
+        finished: list[str] = []
+        for request, start, num_tokens, samples in output.scheduled:
+            request.num_computed_tokens = start + num_tokens
+            if samples:
+                token = sampled[request.request_id]
+                request.append_output_token_ids((token,))
+                if self._is_finished(request, token):
+                    request.status = RequestStatus.FINISHED
+                    self.cache.free(request)
+                    finished.append(request.request_id)
+        if finished:
+            self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
+        return tuple(finished)
+
+    def discard_output(self, output: SchedulerOutput) -> None:
+        """Undo a step whose forward pass failed: preempt everybody and forget every key.
+
+        Blocks get their keys when they are scheduled, so the step left keys on blocks that nobody wrote.
+        """
+        self.cache.release_copies()
+        while self.running:
+            self._preempt_newest()
+        self.cache.reset_prefix_cache()
+
+    def abort(self, request_id: str) -> None:
+        """Drop a request between two steps and free its blocks; an id that is not here is ignored."""
+        for request in (*self.running, *self.waiting):
+            if request.request_id == request_id:
+                if request.status is RequestStatus.RUNNING:
+                    self.cache.free(request)
+                    self.running.remove(request)
+                else:
+                    self.waiting.remove(request)
+                request.status = RequestStatus.FINISHED
+
+    def _is_finished(self, request: Request, token: int) -> bool:
+        return (
+            request.num_output_tokens >= request.max_new_tokens
+            or request.num_tokens >= self.cache.max_model_len
+            or token == self._eos_token_id
+        )
+
+    def _schedule_running(self, plan: _StepPlan) -> None:
+        running, allocate_slots, index = self.running, self.cache.allocate_slots, 0
+        while index < len(running) and plan.budget:
+            request = running[index]
+            start = request.num_computed_tokens
+            left = request.num_tokens - start
+            num_tokens = 1 if left == 1 else self._num_step_tokens(request, start, plan.budget)
+            while allocate_slots(request, num_tokens) is None:
+                if len(running) == 1:
+                    self._note_lone_refusal(request)
+                victim = self._preempt_newest()
+                plan.preempted.append(victim)
+                if victim is request:
+                    return
+            plan.scheduled.append(ScheduledRequest(request, start, num_tokens, num_tokens == left))
+            plan.budget -= num_tokens
+            index += 1
+
+    def _admit_waiting(self, plan: _StepPlan) -> None:
+        while self.waiting and plan.budget and len(self.running) < self.max_num_seqs:
+            request = self.waiting[0]
+            computed = self.cache.get_computed_blocks(request)
+            request.shared_prefix_boundary = computed.junction
+            hit = computed.num_tokens
+            num_tokens = self._num_step_tokens(request, hit, plan.budget)
+            granted = self.cache.allocate_slots(
+                request,
+                num_tokens,
+                hit,
+                computed.blocks,
+                num_encoder_tokens=request.num_encoder_tokens,
+                full_sequence_must_fit=True,
+                has_scheduled_reqs=bool(self.running),
+            )
+            if granted is None:
+                if self.running:
+                    return
+                hit = 0
+                num_tokens = self._admit_alone(request, computed.blocks, plan.budget)
+            self.waiting.popleft()
+            self.running.append(request)
+            request.status = RequestStatus.RUNNING
+            request.num_computed_tokens = hit
+            plan.admitted.append(request)
+            samples = hit + num_tokens == request.num_tokens
+            plan.scheduled.append(ScheduledRequest(request, hit, num_tokens, samples))
+            plan.budget -= num_tokens
+
+    def _admit_alone(self, request: Request, given_up: KVCacheBlocks, budget: int) -> int:
+        """Admit a request that was refused although nobody else holds a block; returns its tokens.
+
+        Copying a shared block takes one block more than computing it, so that it may fit without its hit.
+        """
+        num_tokens = self._num_step_tokens(request, 0, budget)
+        granted = self.cache.allocate_slots(
+            request,
+            num_tokens,
+            0,
+            given_up,
+            num_encoder_tokens=request.num_encoder_tokens,
+            full_sequence_must_fit=True,
+            has_scheduled_reqs=False,
+        )
+        if granted is None:
+            self._refuse(request)
+        return num_tokens
+
+    def _num_step_tokens(self, request: Request, start: int, budget: int) -> int:
+        num_tokens = min(request.num_tokens - start, budget)
+        if self._chunking is None or num_tokens == 1:
+            return num_tokens
+        return self._chunking.clip(request, start, num_tokens)
+
+    def _preempt_newest(self) -> Request:
+        request = self.running.pop()
+        self.cache.free(request)
+        request.status = RequestStatus.PREEMPTED
+        request.num_computed_tokens = 0
+        request.num_preemptions += 1
+        self.num_preemptions += 1
+        self.waiting.appendleft(request)
+        return request
+
+    def _note_lone_refusal(self, request: Request) -> None:
+        """The only running request was refused. Starting anew may help; a second time it never would."""
+        now = (request.request_id, request.num_tokens)
+        if self._lone_refusal == now:
+            self._preempt_newest()
+            self._refuse(request)
+        self._lone_refusal = now
+
+    def _refuse(self, request: Request) -> None:
+        """Drop the request at the head of the waiting line for good."""
+        self.waiting.popleft()
+        request.status = RequestStatus.FINISHED
+        config = self.cache.config
+        needed = sum(
+            -(-request.num_encoder_tokens // size)
+            if group.spec.source == "encoder"
+            else group.spec.admission_blocks(self.max_batched_tokens, request.num_tokens, size)
+            for group, size in zip(config.groups, config.block_sizes, strict=True)
+        )
+        raise CapacityError(
+            request.request_id,
+            f"request {request.request_id!r} can never fit: its {request.num_tokens} tokens need {needed} "
+            f"blocks over {len(config.groups)} groups, and the whole pool has {config.num_blocks - 1}; "
+            f"give the pool more blocks, or the request fewer tokens",
+        )

@@ -1,0 +1,1 @@
+"""One run or one replay, from its settings to its folder."""

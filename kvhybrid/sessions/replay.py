@@ -1,0 +1,183 @@
+"""One replay: build the cache and the scheduler, feed them a trace, write the run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from kvhybrid.cache.manager import KVCacheManager
+from kvhybrid.errors import InputError
+from kvhybrid.planning import plan_cache
+from kvhybrid.replay.loop import ReplayLoop
+from kvhybrid.replay.prefix_keys import PrefixKeys
+from kvhybrid.replay.stats import ReplayStats
+from kvhybrid.replay.trace import TraceRequest
+from kvhybrid.report.history import History
+from kvhybrid.report.plot import plot_run
+from kvhybrid.report.progress import Progress
+from kvhybrid.report.summary import describe_groups
+from kvhybrid.report.table import print_run
+from kvhybrid.run_folder import RunFolder
+from kvhybrid.scheduling.scheduler import CapacityError, Scheduler
+from kvhybrid.sessions.replay_settings import ReplaySettings
+from kvhybrid.sessions.replay_summary import ReplaySummary
+from kvhybrid.tracking import Trackers
+
+
+def replay(
+    settings: ReplaySettings,
+    folder: Path | str,
+    *,
+    config: Mapping[str, Any],
+    overrides: Sequence[str] = (),
+) -> ReplaySummary:
+    """Replay ``settings.trace`` and fill ``folder``, which is made if it is not there.
+
+    ``config`` is what ``config.yaml`` and the trackers get. ``overrides`` say what the command line changed in it.
+    Ctrl-C ends the replay early but in order. Raises `InputError` for a trace that cannot be read and for settings
+    that do not go together, before anything is written.
+    """
+    place = RunFolder(folder)
+    place.require_empty()
+    requests = settings.trace.read()
+    return _Session(settings, requests, build_loop(settings, requests), place, config, overrides).run()
+
+
+def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> ReplayLoop:
+    """The loop over ``requests`` that ``settings`` describe. Raises `InputError` where they do not go together."""
+    longest = max(request.num_tokens for request in requests)
+    limit = settings.scheduler.max_model_len or longest
+    if longest > limit:
+        raise InputError(
+            f"{settings.trace.place}: the longest request has {longest} tokens, prompt and output together, "
+            f"more than the {limit} of scheduler.max_model_len"
+        )
+    try:
+        plan = plan_cache(
+            settings.cache.layer_specs(settings.pool.block_size),
+            num_blocks=settings.pool.num_blocks,
+            memory_bytes=settings.pool.memory_bytes,
+            max_model_len=limit,
+            max_in_flight_tokens=settings.scheduler.max_batched_tokens,
+            hash_block_size=settings.pool.hash_block_size,
+        )
+        cache = KVCacheManager(
+            plan.config,
+            max_model_len=limit,
+            max_in_flight_tokens=settings.scheduler.max_batched_tokens,
+            enable_caching=settings.pool.enable_prefix_caching,
+            watermark=settings.scheduler.watermark,
+            retention_interval=settings.retention.interval,
+            eviction=settings.eviction.order,
+            track_misses=settings.track_misses,
+        )
+    except ValueError as error:
+        raise InputError(" ".join(str(error).split())) from error
+    scheduler = Scheduler(
+        cache,
+        max_batched_tokens=settings.scheduler.max_batched_tokens,
+        max_num_seqs=settings.scheduler.max_num_seqs,
+    )
+    keys = PrefixKeys(plan.config.hash_unit, settings.trace.part_tokens) if cache.enable_caching else None
+    return ReplayLoop(scheduler, settings.executor.arrivals(requests), settings.cost, keys)
+
+
+class _Session:
+    """The state of one replay between two looks at it."""
+
+    def __init__(
+        self,
+        settings: ReplaySettings,
+        requests: Sequence[TraceRequest],
+        loop: ReplayLoop,
+        folder: RunFolder,
+        config: Mapping[str, Any],
+        overrides: Sequence[str],
+    ) -> None:
+        self.settings = settings
+        self.num_requests = len(requests)
+        self.loop = loop
+        self.folder = folder
+        self.config = config
+        self.overrides = tuple(overrides)
+        self.trackers = Trackers(settings.tracking)
+        self.history = History()
+        self.sampled_at = 0.0
+        self.sampled_steps = self.sampled_tokens = self.sampled_output = 0
+
+    def run(self) -> ReplaySummary:
+        """Advance until the trace has ended; then, or when interrupted, write what was found."""
+        from omegaconf import OmegaConf
+
+        self.folder.create()
+        self.folder.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(dict(self.config))))
+        self.trackers.start(self.config, self.folder.path)
+        began, status = perf_counter(), "failed"
+        self.sampled_at = began
+        try:
+            with Progress(self.settings.name, self.num_requests) as progress:
+                while self.loop.advance(self.settings.sample_every):
+                    self._sample(progress)
+                if self.loop.num_steps > self.sampled_steps:
+                    self._sample(progress)
+            status = "done"
+        except CapacityError as error:
+            raise InputError(f"{self.settings.trace.place}: {error}") from error
+        except KeyboardInterrupt:
+            status = "interrupted"
+        finally:
+            summary = self._summary(status, perf_counter() - began)
+            self.trackers.finish(summary.figures())
+            self.folder.write_json("summary.json", summary.to_json(self.trackers.failures))
+        self._report(summary)
+        return summary
+
+    def _sample(self, progress: Progress) -> None:
+        """Look at the cache, and at what has happened since the last look."""
+        loop, now = self.loop, perf_counter()
+        stats = ReplayStats(
+            step=loop.num_steps,
+            num_scheduled_tokens=loop.scheduled_tokens - self.sampled_tokens,
+            num_new_tokens=loop.output_tokens - self.sampled_output,
+            num_running=len(loop.scheduler.running),
+            num_waiting=len(loop.scheduler.waiting),
+            preemptions=loop.scheduler.num_preemptions,
+            seconds=now - self.sampled_at,
+            cache=loop.scheduler.cache.stats(),
+            num_finished=loop.num_finished,
+            modelled_seconds=loop.clock,
+            modelled_ttft_mean=loop.first_tokens.mean,
+        )
+        self.sampled_at, self.sampled_steps = now, loop.num_steps
+        self.sampled_tokens, self.sampled_output = loop.scheduled_tokens, loop.output_tokens
+        self.history.add(stats)
+        self.trackers.log(stats.step, stats.metrics())
+        progress.update(stats, loop.num_finished)
+
+    def _summary(self, status: str, seconds: float) -> ReplaySummary:
+        loop = self.loop
+        return ReplaySummary(
+            name=self.settings.name,
+            status=status,
+            groups=describe_groups(loop.scheduler.cache.config),
+            cache=loop.scheduler.cache.stats(),
+            requests=loop.num_finished,
+            prompt_tokens=loop.prompt_tokens,
+            output_tokens=loop.output_tokens,
+            steps=loop.num_steps,
+            preemptions=loop.scheduler.num_preemptions,
+            seconds=seconds,
+            folder=self.folder.path,
+            overrides=self.overrides,
+            modelled={"seconds": loop.clock, **loop.first_tokens.figures()},
+        )
+
+    def _report(self, summary: ReplaySummary) -> None:
+        print_run(summary)
+        for line in summary.lines():
+            print(line)
+        if self.history.points:
+            with self.folder.beside("hits.png") as partial:
+                plot_run(self.history, summary, partial)

@@ -1,0 +1,1 @@
+"""Settings that both verbs share: models, backends, pool, scheduler. What conf/ is checked against."""

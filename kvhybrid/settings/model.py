@@ -1,0 +1,274 @@
+"""The models of ``kvhybrid run``, a part of its schema: checkpoints, and small ones with random weights."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from kvhybrid.settings.values import MISSING, at_least
+
+if TYPE_CHECKING:
+    from kvhybrid.models.base import BackendChoice, HybridModel
+    from kvhybrid.text.codec import TextCodec
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(kw_only=True)
+class ModelSettings(ABC):
+    """A model to run. One of another package is chosen in YAML with ``_target_: package.module.Class``."""
+
+    dtype: str = "float32"
+    cpu_threads: int | None = None
+    """Threads of torch on the CPU; torch's own choice where not given."""
+
+    is_trained: ClassVar[bool] = True
+    """Whether its predictions are worth measuring."""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"model.dtype must be one of {', '.join(DTYPES)}, found {self.dtype!r}")
+        if self.cpu_threads is not None:
+            at_least("model.cpu_threads", self.cpu_threads, 1)
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether `text_codec` has an answer."""
+        return True
+
+    @abstractmethod
+    def build(self, backends: BackendChoice | None = None) -> HybridModel:
+        """The model with its weights in `dtype`, on plain torch where no ``backends`` are named.
+
+        Raises ValueError or OSError where they cannot be had.
+        """
+
+    def text_codec(self) -> TextCodec:
+        """What turns prompts in words into the model's token ids. Raises ValueError where there is none."""
+        raise ValueError(f"model: {type(self).__name__} has no tokenizer; accepted for prompts: model=hf")
+
+
+@dataclass(kw_only=True)
+class CheckpointSettings(ModelSettings):
+    """A Hugging Face checkpoint folder: ``config.json`` and safetensors."""
+
+    path: str = MISSING
+    """The folder, or the name of trained weights that come with the package."""
+    window: int | None = None
+    """Tokens that a window layer attends to, the token itself included; the checkpoint's own where not given."""
+    sinks: int = 0
+    """Tokens at the start that a window layer never forgets, besides."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.folder / "config.json").is_file():
+            found = "a folder without one" if Path(self.path).is_dir() else "no such folder"
+            raise ValueError(f"model.path must be a folder with config.json, found {found}: {self.path}")
+        if self.window is not None:
+            at_least("model.window", self.window, 1)
+        at_least("model.sinks", self.sinks, 0)
+
+    @property
+    def folder(self) -> Path:
+        """Where the checkpoint lies."""
+        from kvhybrid.models import weights
+
+        folder = Path(self.path)
+        ours = not folder.exists() and self.path in weights.names()
+        return weights.folder_of(self.path) if ours else folder
+
+    def build(self, backends: BackendChoice | None = None) -> HybridModel:
+        import torch
+
+        from kvhybrid.models.loading import load_model
+        from kvhybrid.models.windows import change_windows
+
+        model = load_model(self.folder, dtype=getattr(torch, self.dtype), backends=backends)
+        if self.window is not None or self.sinks:
+            change_windows(model, self.window, self.sinks)
+        return model
+
+    def text_codec(self) -> TextCodec:
+        """The tokenizer in the folder, or bytes where it has none and the config says 256 token ids."""
+        from kvhybrid.text.codec import codec_of
+
+        return codec_of(self.folder, self._vocab_size())
+
+    @property
+    def reads_text(self) -> bool:
+        from kvhybrid.text.codec import ByteCodec, has_tokenizer
+
+        return has_tokenizer(self.folder) or self._vocab_size() == ByteCodec.vocab_size
+
+    def _vocab_size(self) -> int | None:
+        from kvhybrid.models.checkpoint import read_config
+
+        config = read_config(self.folder)
+        size: int | None = (config.get("text_config") or config).get("vocab_size")
+        return size
+
+
+@dataclass(kw_only=True)
+class RandomModelSettings(ModelSettings):
+    """A model with random weights drawn from ``seed``. The other fields are the keys of the family's Hugging
+    Face config, under the same names."""
+
+    model_type: str
+    seed: int = 0
+    vocab_size: int = 384
+    hidden_size: int = 64
+    intermediate_size: int = 128
+    num_hidden_layers: int = 6
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 2
+    max_position_embeddings: int = 2048
+
+    is_trained: ClassVar[bool] = False
+    lowest: ClassVar[Mapping[str, int]] = {
+        "seed": 0,
+        "num_kv_shared_layers": 0,
+        "attn_layer_offset": 0,
+        "expert_layer_offset": 0,
+        "linear_conv_kernel_dim": 2,
+        "mamba_d_conv": 2,
+    }
+    """The least value of keys that may be 0, or must be more than 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in fields(self):
+            value = getattr(self, key.name)
+            if type(value) is int:
+                at_least(f"model.{key.name}", value, self.lowest.get(key.name, 1))
+        experts = getattr(self, "num_experts", getattr(self, "num_local_experts", None))
+        chosen = getattr(self, "num_experts_per_tok", 0)
+        if experts is not None and chosen > experts:
+            raise ValueError(f"model.num_experts_per_tok must be at most the {experts} experts, found {chosen}")
+
+    def config(self) -> dict[str, Any]:
+        """The keys of ``config.json``."""
+        ours = {"seed", *(field.name for field in fields(ModelSettings))}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ours}
+
+    def build(self, backends: BackendChoice | None = None) -> HybridModel:
+        import torch
+
+        from kvhybrid.models.loading import model_from_config
+
+        dtype = getattr(torch, self.dtype)
+        return model_from_config(self.config(), seed=self.seed, dtype=dtype, backends=backends)
+
+    def text_codec(self) -> TextCodec:
+        """Bytes. What such a model goes on with is noise, and so are its token ids that are no bytes."""
+        from kvhybrid.text.codec import ByteCodec
+
+        if self.vocab_size < ByteCodec.vocab_size:
+            raise ValueError(f"model.vocab_size must be at least {ByteCodec.vocab_size} for prompts in words")
+        return ByteCodec()
+
+
+@dataclass(kw_only=True)
+class Gemma3Settings(RandomModelSettings):
+    """Gemma 3, text only: ``sliding_window_pattern - 1`` window layers, then a full one, repeated."""
+
+    model_type: str = "gemma3_text"
+    head_dim: int = 16
+    query_pre_attn_scalar: int = 16
+    sliding_window: int = 32
+    sliding_window_pattern: int = 6
+
+
+@dataclass(kw_only=True)
+class Gemma3nSettings(RandomModelSettings):
+    """Gemma 3n, text only: four window layers, then a full one, repeated; the last ``num_kv_shared_layers`` keep
+    nothing and read the cache of the last layer of their kind before them."""
+
+    model_type: str = "gemma3n_text"
+    vocab_size_per_layer_input: int = 384
+    hidden_size_per_layer_input: int = 16
+    num_hidden_layers: int = 10
+    num_kv_shared_layers: int = 5
+    head_dim: int = 16
+    sliding_window: int = 32
+    altup_num_inputs: int = 4
+    laurel_rank: int = 16
+
+
+@dataclass(kw_only=True)
+class JambaSettings(RandomModelSettings):
+    """Jamba: Mamba layers with some of full attention, and a mixture of experts in every other layer."""
+
+    model_type: str = "jamba"
+    attn_layer_period: int = 8
+    attn_layer_offset: int = 4
+    expert_layer_period: int = 2
+    expert_layer_offset: int = 1
+    num_experts: int = 4
+    num_experts_per_tok: int = 2
+    mamba_d_state: int = 16
+    mamba_d_conv: int = 4
+    mamba_expand: int = 2
+    mamba_dt_rank: int = 4
+
+
+@dataclass(kw_only=True)
+class BambaSettings(RandomModelSettings):
+    """Bamba: Mamba-2 layers, with full attention in those of ``attn_layer_indices``."""
+
+    model_type: str = "bamba"
+    attn_layer_indices: list[int] = field(default_factory=lambda: [3])
+    mamba_n_heads: int = 8
+    mamba_n_groups: int = 1
+    mamba_d_state: int = 16
+    mamba_d_conv: int = 4
+    mamba_expand: int = 2
+
+
+@dataclass(kw_only=True)
+class Llama4Settings(RandomModelSettings):
+    """Llama 4, text only: ``no_rope_layer_interval - 1`` layers of chunks, then a full one, repeated."""
+
+    model_type: str = "llama4_text"
+    head_dim: int = 16
+    attention_chunk_size: int = 32
+    no_rope_layer_interval: int = 4
+    floor_scale: int = 32
+    attn_scale: float = 0.1
+    intermediate_size_mlp: int = 128
+    interleave_moe_layer_step: int = 2
+    num_local_experts: int = 4
+    num_experts_per_tok: int = 1
+
+
+@dataclass(kw_only=True)
+class GptOssSettings(RandomModelSettings):
+    """gpt-oss: window layers and full ones by turns, and a mixture of experts in each."""
+
+    model_type: str = "gpt_oss"
+    head_dim: int = 16
+    sliding_window: int = 32
+    num_local_experts: int = 4
+    num_experts_per_tok: int = 2
+
+
+@dataclass(kw_only=True)
+class Qwen3NextSettings(RandomModelSettings):
+    """Qwen3-Next: ``full_attention_interval - 1`` gated delta nets, then a layer of full attention, repeated, and
+    a mixture of experts in each."""
+
+    model_type: str = "qwen3_next"
+    num_hidden_layers: int = 8
+    head_dim: int = 16
+    full_attention_interval: int = 4
+    linear_num_key_heads: int = 2
+    linear_num_value_heads: int = 4
+    linear_key_head_dim: int = 16
+    linear_value_head_dim: int = 16
+    linear_conv_kernel_dim: int = 4
+    num_experts: int = 4
+    num_experts_per_tok: int = 2
+    moe_intermediate_size: int = 64
+    shared_expert_intermediate_size: int = 64

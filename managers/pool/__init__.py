@@ -1,0 +1,1 @@
+"""The blocks that all groups share: counts, keys, the free queue, observers."""

@@ -1,0 +1,211 @@
+"""The block pool: who holds each block, what it is keyed under, and which block is reused next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NoReturn
+
+import numpy as np
+from mypy_extensions import mypyc_attr
+
+from kvhybrid.managers.arrays import EMPTY, IntArray
+from kvhybrid.managers.eviction import ReuseOrder
+from kvhybrid.managers.eviction.lru import LRU
+from kvhybrid.managers.kernel import put_span
+from kvhybrid.managers.kernel.plain import CACHED, LIVE, REUSABLE
+from kvhybrid.managers.pool.keys import BlockKeys, BlockPoolError
+
+NOBODY: Final = np.array([-1], np.int32)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class BlockPool(BlockKeys):
+    """Blocks are the integers ``1 … num_blocks - 1``; block 0 is the null block, never handed out or freed.
+
+    A block is held (``refs > 0``) or free. The free queue has three parts, taken in this order: a stack of
+    blocks without a key, the blocks never used yet, and the cached blocks in the order of reuse. A cached block
+    loses its keys only when it is handed out (or by `evict`, which leaves it in its place).
+    """
+
+    def __init__(self, num_blocks: int, num_groups: int, order: type[ReuseOrder] = LRU) -> None:
+        if num_blocks < 1:
+            raise ValueError(f"num_blocks must be at least 1 (the null block), found {num_blocks}")
+        super().__init__(num_blocks, num_groups)
+        self.num_free = num_blocks - 1
+        self._stack = np.zeros(num_blocks, np.int32)
+        self._stacked = 0
+        self._next_unused = 1
+        self._order_class = order
+        self._releases = 0
+        self.release_of = self.records["release"]
+        """For every cached free block, the number of the release that freed it; 0 for all others."""
+        self._order = order(self.release_of)
+
+    @property
+    def usage(self) -> float:
+        """Share of the usable blocks that are held, 0 to 1."""
+        usable = self.num_blocks - 1
+        return 1.0 - self.num_free / usable if usable else 0.0
+
+    # ---- taking and giving back
+
+    def take(self, count: int) -> IntArray:
+        """``count`` blocks from the front of the free queue, each held once, for nobody yet; their keys go."""
+        ids = self._draw(count)
+        self._hand_out(NOBODY, ids)
+        return ids
+
+    def take_rows(self, shares: Sequence[tuple[IntArray, int]]) -> list[IntArray]:
+        """As `take`, for all ``shares`` at once: each names its groups and how many blocks every one of them gets,
+        and comes back as an array with a row per group."""
+        if len(shares) == 1:
+            groups, count = shares[0]
+            ids = self._draw(len(groups) * count).reshape(len(groups), count)
+            self._hand_out(groups, ids)
+            return [ids]
+        total = 0
+        for groups, count in shares:
+            total += len(groups) * count
+        ids, start = self._draw(total), 0
+        rows: list[IntArray] = []
+        for groups, count in shares:
+            end = start + len(groups) * count
+            share = ids[start:end].reshape(len(groups), count)
+            if count:
+                self._hand_out(groups, share)
+            rows.append(share)
+            start = end
+        return rows
+
+    def _hand_out(self, groups: IntArray, ids: IntArray) -> None:
+        self.arrays.hand_out(groups, ids)
+        for observer in self.audience.of_taken:
+            observer.taken(ids.ravel())
+
+    def _draw(self, count: int) -> IntArray:
+        """``count`` blocks from the front of the free queue, without their keys, to be handed out at once."""
+        if not 0 <= count <= self.num_free:
+            raise BlockPoolError(f"{count} blocks asked for, {self.num_free} of {self.num_blocks} are free")
+        if not count:
+            return EMPTY
+        stacked = min(count, self._stacked)
+        unused = min(count - stacked, self.num_blocks - self._next_unused)
+        cached = count - stacked - unused
+        reused = self._reuse(cached) if cached else EMPTY
+        self.num_free -= count
+        if cached == count:
+            return reused
+        ids = np.empty(count, np.int32)
+        if stacked:
+            height, self._stacked = self._stacked, self._stacked - stacked
+            ids[:stacked] = self._stack[self._stacked : height][::-1]
+        if unused:
+            put_span(ids, stacked, stacked + unused, self._next_unused, 1)
+            self._next_unused += unused
+        if cached:
+            ids[-cached:] = reused
+        return ids
+
+    def _reuse(self, count: int) -> IntArray:
+        """``count`` cached blocks, those first whose turn it is, which lose their keys."""
+        ids = self._order.pop(count)
+        if len(ids) != count:
+            raise BlockPoolError(f"{type(self._order).__name__}.pop({count}) gave {len(ids)} blocks")
+        if self.audience.of_evicted:
+            lost = ids[self.number_of[ids] > 0]
+            groups = self.group_of[lost]
+            for observer in self.audience.of_evicted:
+                observer.evicted(lost, groups)
+        self.drop_keys(ids, for_reuse=True)
+        return ids
+
+    def hold(self, ids: IntArray) -> None:
+        """One more reference to each of ``ids``, which are held or cached; a free one leaves the queue.
+
+        Null entries are skipped.
+        """
+        freed = np.empty(ids.size, np.int32)
+        count = self.arrays.hold(ids, freed)
+        if count < 0:
+            stale = ids[(ids > 0) & (self.refs[ids] == 0) & (self.number_of[ids] == 0)].tolist()
+            raise BlockPoolError(
+                f"blocks {stale} are free and have no key: the hit that names them is out of date"
+            )
+        if count:
+            free = freed[:count]
+            self._order.remove(free, self.release_of[free])
+            self.release_of[free] = 0
+            self.num_free -= count
+            for observer in self.audience.of_held:
+                observer.held(free)
+
+    def count_free(self, ids: IntArray) -> int:
+        """How many of ``ids`` are free: holding them takes as many from the queue."""
+        return self.arrays.count_free(ids)
+
+    def release(self, ids: IntArray) -> None:
+        """One reference less to each of ``ids``, given in the order in which they are to be reused.
+
+        Blocks that nobody holds any more go to the front of the free queue without a key, to the back with one.
+        ``ids`` may have a row per group: the rows are then given back one after another. Null entries are skipped.
+        """
+        cached = np.empty(ids.size, np.int32)
+        before = self._stacked
+        self._releases += 1
+        height, num_cached = self.arrays.release(ids, self._stack, before, cached, self._releases)
+        if height < 0:
+            self._refuse_release(ids.ravel())
+        self._stacked = height
+        if num_cached:
+            cached = cached[:num_cached]
+            self._order.append(cached, self._releases)
+        self.num_free += height - before + num_cached
+        for observer in self.audience.of_freed:
+            observer.freed(np.concatenate((self._stack[before:height][::-1], cached[:num_cached])))
+
+    def _refuse_release(self, ids: IntArray) -> NoReturn:
+        outside = ids[(ids < 0) | (ids >= self.num_blocks)].tolist()
+        if outside:
+            raise BlockPoolError(f"blocks {outside} are not of this pool of {self.num_blocks}")
+        free = ids[(self.refs[ids] < 1) & (ids > 0)].tolist()
+        if free:
+            raise BlockPoolError(f"blocks {free} are free already")
+        raise BlockPoolError(f"blocks {ids.tolist()}: one is given back more often than it is held")
+
+    # ---- keys
+
+    def evict(self, ids: Iterable[int]) -> None:
+        """Drop the keys of ``ids``. Held blocks stay held, free ones keep their place in the queue."""
+        chosen = np.fromiter(ids, np.int32)
+        if len(chosen) and (chosen.min() < 0 or chosen.max() >= self.num_blocks):
+            raise BlockPoolError(f"blocks to evict must lie in [0, {self.num_blocks}), found {chosen.tolist()}")
+        self.drop_keys(np.unique(chosen))
+
+    def reset(self) -> bool:
+        """Drop every key if no block is held; otherwise do nothing and return False."""
+        if self.num_free != self.num_blocks - 1:
+            return False
+        queue = np.array(self.free_queue(), np.int32)
+        self._push_all(queue)
+        self.release_of[:] = 0
+        self._order = self._order_class(self.release_of)
+        self._drop_all_keys()
+        return True
+
+    def _push_all(self, queue: IntArray) -> None:
+        self._stack[: len(queue)] = queue[::-1]
+        self._stacked, self._next_unused = len(queue), self.num_blocks
+
+    def recount(self) -> None:
+        """Bring the counts of held and of free cached blocks up to ``refs``, which somebody has written to."""
+        groups = self.group_of
+        held, keyed = (self.refs > 0) & (groups >= 0), self.number_of > 0
+        for what, chosen in ((LIVE, held), (CACHED, keyed), (REUSABLE, keyed & (self.refs == 0))):
+            self.counts[what] = np.bincount(groups[chosen], minlength=self.counts.shape[1])
+
+    # ---- looking
+
+    def free_queue(self) -> list[int]:
+        """All free blocks, the one reused next first."""
+        stack: list[int] = self._stack[: self._stacked][::-1].tolist()
+        return [*stack, *range(self._next_unused, self.num_blocks), *self._order]

@@ -1,0 +1,1 @@
+"""What is worth keeping: which window tails and states stay reusable."""

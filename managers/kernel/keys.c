@@ -34,7 +34,7 @@ static int remove_from_list(BlockArrays *self, int32_t *firsts, int32_t number, 
         firsts[number] = 0;
         return 1;
     }
-    int32_t first = is_block(self, firsts[number]) ? firsts[number] : b; /* unchecked if another list led to b */
+    int32_t first = firsts[number];
     BLOCK(self, b).ahead = BLOCK(self, b).behind = 0;
     if (b == first) {
         firsts[number] = after;
@@ -191,6 +191,7 @@ static int can_forget(BlockArrays *self, Ints *ids)
         }
         linked |= block->ahead | block->behind;
     }
+    /* Where one is linked, all are checked: removing it can link one that is alone. */
     for (Py_ssize_t j = 0; linked && j < ids->columns; j++)
         if (blocks[AT(ids, 0, j)].number && !is_in_list(self, AT(ids, 0, j)))
             return -2;

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
-import struct
 import subprocess
 import sys
-from collections.abc import Callable
-from enum import IntEnum
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvhybrid.managers.arrays import IntArray, int_array
 from kvhybrid.managers.kernel import (
     BlockArrays,
-    as_token_ids,
-    extend_keys,
     gather_alike,
     is_native,
     mark_all,
@@ -30,27 +23,9 @@ from kvhybrid.managers.kernel import (
     put_span,
     stretches,
 )
+from tests.managers.kernel.side import BLOCKS, GROUPS, NUMBERS, Side
 
 pytestmark = pytest.mark.skipif(not is_native, reason="no native kernel was compiled here")
-
-BLOCKS, GROUPS, NUMBERS = 24, 3, 12
-
-
-class Side:
-    """One form of the kernel, with arrays of its own."""
-
-    def __init__(self, form: type[plain.BlockArrays]) -> None:
-        self.records = np.zeros(BLOCKS, plain.BLOCK)
-        self.refs, self.tangled = self.records["refs"], self.records["tangled"]
-        self.counts = np.zeros((4, GROUPS), np.int64)
-        self.index = np.zeros((GROUPS, NUMBERS), np.int32)
-        self.stack = np.zeros(BLOCKS, np.int32)
-        self.arrays = form(self.records, self.counts, self.index)
-
-    def state(self) -> dict[str, list[object]]:
-        arrays = {name: self.records[name] for name in plain.BLOCK.fields or ()}
-        return {name: a.tolist() for name, a in {**arrays, "counts": self.counts, "index": self.index}.items()}
-
 
 blocks = st.integers(0, BLOCKS - 1)
 rows = st.lists(st.lists(blocks, min_size=3, max_size=3), min_size=1, max_size=GROUPS)
@@ -144,304 +119,11 @@ def test_strided_and_reversed_views_are_read_as_they_are() -> None:
     assert room[:cached].tolist() == [6, 4, 2, 16, 14, 12]
 
 
-WRONG: list[tuple[str, tuple[object, ...], type[Exception]]] = [
-    ("hand_out", (int_array([0]), int_array([BLOCKS])), IndexError),
-    ("hand_out", (int_array([0]), np.zeros(3, np.int64)), TypeError),
-    ("hand_out", (int_array([0]), [1, 2]), TypeError),
-    ("hand_out", (int_array([GROUPS]), int_array([1])), IndexError),
-    ("hand_out", (int_array([-2]), int_array([1])), IndexError),
-    ("hand_out", (int_array([0]), int_array([[1], [2]])), IndexError),
-    ("hold", (int_array([-1]), int_array([0])), IndexError),
-    ("hold", (int_array([1, 2]), int_array([0])), IndexError),
-    ("hold", (int_array([1]), None), TypeError),
-    ("release", (int_array([1]), int_array([0]), 0, int_array([0]), 1), IndexError),
-    ("release", (int_array([1]), int_array([0] * BLOCKS), -1, int_array([0]), 1), ValueError),
-    ("release", (int_array([1]), int_array([0] * BLOCKS), BLOCKS + 1, int_array([0]), 1), ValueError),
-    ("register_rows", (int_array([0]), int_array([1, 2]), int_array([1]), None), IndexError),
-    ("forget", (int_array([1, BLOCKS]), None, 0), IndexError),
-    ("forget", (int_array([1, 2]), np.zeros((2, 1), np.int32), 0), IndexError),
-    ("first_missing", (int_array([0]), int_array([1, 2]), 0, 3), IndexError),
-    ("last_missing", (int_array([0]), int_array([1, 2]), -1, 2), IndexError),
-    ("last_present", (int_array([0]), int_array([1, 2]), 0, 2), ValueError),
-    ("last_run", (int_array([0]), int_array([1, 2]), 0, 2), ValueError),
-    ("last_run", (int_array([9]), int_array([1, 2]), 1, 2), IndexError),
-    ("gather", (int_array([0]), int_array([1]), np.zeros((1, 2), np.int32)), IndexError),
-    ("use_index", (np.zeros((GROUPS, 0), np.int32),), ValueError),
-    ("use_index", (np.zeros(4, np.int32),), ValueError),
-    ("count_free", (), TypeError),
-]
-
-
-@pytest.mark.parametrize(("name", "values", "error"), WRONG)
-def test_a_wrong_argument_is_an_error_and_never_a_wild_pointer(
-    name: str, values: tuple[object, ...], error: type[Exception]
-) -> None:
-    side = Side(BlockArrays)
-    before = side.state()
-    with pytest.raises(error):
-        getattr(side.arrays, name)(*values)
-    assert side.state() == before
-
-
-def test_a_unit_longer_than_any_list_gives_no_key() -> None:
-    for keys in ([], [bytes(32)] * 3):
-        found = list(keys)
-        extend_keys(found, [1, 2, 3], 2**62, bytes(32))
-        assert found == keys
-
-
-def test_a_token_that_would_run_code_is_refused() -> None:
-    tokens: list[object] = [1] * 64
-
-    class Clearing:
-        def __index__(self) -> int:
-            tokens.clear()
-            return 1
-
-    tokens[3] = Clearing()
-    with pytest.raises(TypeError):
-        extend_keys([], tokens, 16, bytes(32))  # type: ignore[arg-type]
-
-
-def test_a_record_that_points_nowhere_is_an_error() -> None:
-    side = Side(BlockArrays)
-    side.records["number"][3] = 10**6
-    with pytest.raises(IndexError, match="block 3 has number 1000000"):
-        side.arrays.forget(int_array([3]), None, 0)
-
-
 def test_a_wrong_number_is_never_cached() -> None:
     side = Side(BlockArrays)
     path: IntArray = int_array([NUMBERS, -5, 2**31 - 1])
     assert side.arrays.last_present(int_array([0]), path, 1, 3) == -1
     assert not side.arrays.register_rows(int_array([0]), int_array([1]), path, None)
-
-
-def test_arrays_of_another_form_are_refused() -> None:
-    side = Side(BlockArrays)
-    with pytest.raises(TypeError, match="blocks needs items of 32 bytes, found 4"):
-        BlockArrays(np.zeros(BLOCKS, np.int32), side.counts, side.index)
-    with pytest.raises(ValueError, match="a row for each of 3 groups"):
-        BlockArrays(side.records, side.counts, np.zeros(7, np.int32))
-
-
-# ---- token ids
-
-
-class Ordinal:
-    """An integer of a class of its own."""
-
-    def __index__(self) -> int:
-        return 7
-
-
-class Colour(IntEnum):
-    RED = 3
-
-
-FORMS = pytest.mark.parametrize("form", [as_token_ids, plain.as_token_ids], ids=["native", "plain"])
-
-
-@FORMS
-@given(tokens=st.lists(st.integers(-(2**63), 2**63 - 1)))
-def test_integers_of_every_kind_become_plain_ints(form: Callable[..., list[int]], tokens: list[int]) -> None:
-    kinds = (
-        list,
-        tuple,
-        iter,
-        lambda given: np.array(given, np.int64),
-        lambda given: list(np.array(given, np.int64)),
-    )
-    for kind in kinds:
-        found = form(kind(tokens))
-        assert found == tokens
-        assert {*map(type, found)} <= {int}
-
-
-@FORMS
-def test_anything_with_an_index_is_an_integer(form: Callable[..., list[int]]) -> None:
-    found = form([np.uint8(200), Ordinal(), Colour.RED, np.array(5), torch.tensor(6), 2**40])
-    assert found == [200, 7, 3, 5, 6, 2**40]
-    assert {*map(type, found)} == {int}
-
-
-@FORMS
-def test_the_list_is_a_new_one(form: Callable[..., list[int]]) -> None:
-    given = [1, 2]
-    assert form(given) is not given
-
-
-@FORMS
-@pytest.mark.parametrize(
-    ("wrong", "error", "line"),
-    [
-        (True, TypeError, "token id 1 must be an integer, found True"),
-        (np.True_, TypeError, "token id 1 must be an integer, found np.True_"),
-        (1.0, TypeError, "token id 1 must be an integer, found 1.0"),
-        ("a", TypeError, "token id 1 must be an integer, found 'a'"),
-        (None, TypeError, "token id 1 must be an integer, found None"),
-        ([2], TypeError, "token id 1 must be an integer, found [2]"),
-        (2**63, ValueError, "token id 1 must fit in 64 bits, found 9223372036854775808"),
-        (-(2**63) - 1, ValueError, "token id 1 must fit in 64 bits, found -9223372036854775809"),
-        (np.uint64(2**63), ValueError, "token id 1 must fit in 64 bits, found 9223372036854775808"),
-    ],
-)
-def test_what_is_no_token_id_is_refused(
-    form: Callable[..., list[int]], wrong: object, error: type[Exception], line: str
-) -> None:
-    with pytest.raises(error, match=f"^{re.escape(line)}$"):
-        form([5, wrong])
-
-
-@FORMS
-@pytest.mark.parametrize("wrong", [None, 5])
-def test_token_ids_come_in_a_sequence(form: Callable[..., list[int]], wrong: object) -> None:
-    with pytest.raises(TypeError, match="not iterable"):
-        form(wrong)
-
-
-@FORMS
-def test_an_error_of_an_integer_itself_is_passed_on(form: Callable[..., list[int]]) -> None:
-    class Broken:
-        def __index__(self) -> int:
-            raise KeyError("lost")
-
-    with pytest.raises(KeyError, match="lost"):
-        form([Broken()])
-
-
-@FORMS
-def test_an_integer_that_changes_the_tokens_changes_no_answer(form: Callable[..., list[int]]) -> None:
-    tokens: list[object] = [1, 2, 3]
-
-    class Clearing:
-        def __index__(self) -> int:
-            tokens.clear()
-            return 2
-
-    tokens[1] = Clearing()
-    assert form(tokens) == [1, 2, 3]
-
-
-# ---- keys
-
-
-EDGES = [0, 1, 2**30, 2**31, 2**32 - 1, 2**32, 2**33, 2**60, 2**63 - 1, -1, -(2**30), -(2**32), -(2**63)]
-"""Token ids on both sides of every limit of an encoding."""
-narrow = st.integers(0, 2**32 - 1)
-token_ids = narrow | st.sampled_from(EDGES) | st.integers(-(2**63), 2**63 - 1)
-digests = st.binary(min_size=32, max_size=32)
-
-
-@pytest.mark.parametrize("natively", [True, False])
-@given(
-    tokens=st.lists(narrow, max_size=60) | st.lists(token_ids, max_size=60),
-    unit=st.integers(1, 20),
-    have=st.integers(0, 3),
-    root=digests,
-)
-def test_keys_are_those_of_hashlib(natively: bool, tokens: list[int], unit: int, have: int, root: bytes) -> None:
-    expected: list[bytes] = []
-    plain.extend_keys(expected, tokens, unit, root)
-    found = expected[:have]
-    extend_keys(found, tokens, unit, root, natively)
-    assert found == expected
-    assert len(found) == len(tokens) // unit
-
-
-@pytest.mark.parametrize("natively", [True, False])
-@pytest.mark.parametrize("wide", [[], [0], [1], [0, 1, 2]])
-@pytest.mark.parametrize("unit", [1, 2, 3, 4, 5, 11, 12, 16, 256, 1000])
-def test_keys_of_every_padding_are_right(unit: int, wide: list[int], natively: bool) -> None:
-    """A message ends its last 64 bytes early or late, and a unit of wide ids follows one of narrow ids."""
-    expected: list[bytes] = []
-    found: list[bytes] = []
-    tokens = list(range(3 * unit))
-    for i in wide:
-        tokens[i * unit] = 2**40
-    plain.extend_keys(expected, tokens, unit, bytes(32))
-    extend_keys(found, tokens, unit, bytes(32), natively)
-    assert found == expected
-    assert len(found) == 3
-
-
-def read_back(preimage: bytes) -> tuple[list[int], bytes, bytes]:
-    """The token ids, the parent and the extra keys."""
-    width, count = preimage[-9], int.from_bytes(preimage[-8:], "little")
-    ids, rest = preimage[: width * count], preimage[width * count : -9]
-    return list(struct.unpack(f"<{count}{ {4: 'I', 8: 'q'}[width] }", ids)), rest[:32], rest[32:]
-
-
-extras = st.binary(max_size=20) | st.integers(0, 5).map(lambda count: bytes([4]) + count.to_bytes(8, "little"))
-
-
-@given(st.lists(token_ids, min_size=1, max_size=20), digests, extras)
-def test_a_preimage_can_be_read_back(tokens: list[int], parent: bytes, extra: bytes) -> None:
-    assert read_back(plain.preimage(tokens, parent, extra)) == (tokens, parent, extra)
-
-
-ALIASES: list[tuple[list[int], list[int]]] = [
-    ([5 + (6 << 32)], [5, 6]),
-    ([5, 6], [5 + (6 << 32), 0]),
-    ([1, 0, 2, 0], [1, 2]),
-    ([1, 2], [1, 2, 0, 0]),
-    ([-1], [2**32 - 1]),
-    ([-1], [2**32 - 1, 2**32 - 1]),
-    ([-1, 7], [2**32 - 1, 7]),
-    ([2**32], [0]),
-    ([2**32 + 7, 0], [7, 0]),
-    ([-(2**63)], [0]),
-    ([-(2**63)], [0, 2**31]),
-    ([2**31], [-(2**31)]),
-]
-"""Units whose bytes are equal if an encoding truncates ids, ignores their sign or omits their number."""
-
-
-@pytest.mark.parametrize(("one", "other"), ALIASES)
-@pytest.mark.parametrize("form", [extend_keys, plain.extend_keys], ids=["native", "plain"])
-def test_units_that_a_naive_encoding_confuses_have_different_keys(
-    form: Callable[..., None], one: list[int], other: list[int]
-) -> None:
-    keys: list[list[bytes]] = []
-    for tokens in (one, other):
-        keys.append([])
-        form(keys[-1], tokens, len(tokens), bytes(32))
-    assert keys[0] != keys[1]
-
-
-@pytest.mark.parametrize("form", [extend_keys, plain.extend_keys], ids=["native", "plain"])
-def test_an_error_in_a_later_unit_adds_no_key(form: Callable[..., None]) -> None:
-    keys = [bytes(32)]
-    with pytest.raises(OverflowError):
-        form(keys, [1, 2, 3, 4, 5, 2**63], 1, bytes(32))
-    assert keys == [bytes(32)]
-
-
-@pytest.mark.parametrize(
-    ("keys", "tokens", "unit", "error"),
-    [
-        ([], [2**63], 1, OverflowError),
-        ([], ["a"], 1, TypeError),
-        ([], [1.5], 1, TypeError),
-        ([], [None], 1, TypeError),
-        ([], [True], 1, TypeError),
-        ([], [np.int64(1)], 1, TypeError),
-        ([], [-(2**63) - 1], 1, OverflowError),
-        ([], [1], 0, ValueError),
-        ([b"short"], [1, 2], 1, ValueError),
-        ([7], [1, 2], 1, ValueError),
-    ],
-)
-@pytest.mark.parametrize("form", [extend_keys, plain.extend_keys], ids=["native", "plain"])
-def test_what_cannot_be_hashed_is_an_error(
-    form: Callable[..., None],
-    keys: list,  # type: ignore[type-arg]
-    tokens: list,  # type: ignore[type-arg]
-    unit: int,
-    error: type[Exception],
-) -> None:
-    with pytest.raises(error):
-        form(keys, tokens, unit, bytes(32))
 
 
 # ---- spans of numbers

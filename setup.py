@@ -23,7 +23,16 @@ KERNEL = Extension(
 
 HOT = {
     "kvhybrid.cache": ("blocks", "counters", "event_log", "hashing", "manager", "misses", "request"),
-    "kvhybrid.cache.coordinators": ("base", "hybrid", "no_prefix_cache", "roll_back", "step", "unitary"),
+    "kvhybrid.cache.coordinators": (
+        "allocation",
+        "base",
+        "groups",
+        "hybrid",
+        "no_prefix_cache",
+        "request_tables",
+        "roll_back",
+        "unitary",
+    ),
     "kvhybrid.managers": (
         "arrays",
         "base",

@@ -50,15 +50,15 @@ def _free_queue(manager: KVCacheManager) -> str:
 
 def _keys(manager: KVCacheManager) -> str:
     pool = manager.block_pool
-    if pool.keys_of(0):
+    if pool.keys.of(0):
         return "the null block has a key"
-    for group, number in zip(*pool.index.nonzero(), strict=True):
-        block = int(pool.index[group, number])
-        if int(number) not in pool.keys_of(block) or int(pool.group_of[block]) != group:
+    for group, number in zip(*pool.keys.index.nonzero(), strict=True):
+        block = int(pool.keys.index[group, number])
+        if int(number) not in pool.keys.of(block) or int(pool.group_of[block]) != group:
             return f"group {group} finds block {block} under a key that the block does not have"
-    for block in np.flatnonzero(pool.number_of).tolist():
-        for number in pool.keys_of(block):
-            if not pool.has_key(int(pool.group_of[block]), block, number):
+    for block in np.flatnonzero(pool.keys.number_of).tolist():
+        for number in pool.keys.of(block):
+            if not pool.keys.has(int(pool.group_of[block]), block, number):
                 return f"block {block} has a key under which it cannot be found"
     return ""
 

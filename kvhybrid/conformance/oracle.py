@@ -31,7 +31,7 @@ class Oracle:
         at, rest = divmod(tokens, self.manager.config.hash_unit)
         if rest or not 0 < at <= len(self._numbers):
             return 0
-        return int(self.manager.block_pool.index[g, self._numbers[at - 1]])
+        return int(self.manager.block_pool.keys.index[g, self._numbers[at - 1]])
 
     def longest(self) -> int:
         """The longest length from which every group can resume."""

@@ -54,6 +54,6 @@ class UnwrittenStates:
 
     def _keyed_now(self) -> set[tuple[int, int]]:
         pool = self._pool
-        blocks = np.flatnonzero(pool.number_of)
+        blocks = np.flatnonzero(pool.keys.number_of)
         blocks = blocks[np.isin(pool.group_of[blocks], self._groups)]
-        return set(zip(blocks.tolist(), pool.number_of[blocks].tolist(), strict=True))
+        return set(zip(blocks.tolist(), pool.keys.number_of[blocks].tolist(), strict=True))

@@ -11,7 +11,7 @@ enum { LIVE, CACHED, REUSABLE, EVICTIONS, COUNTS };
 /* One block. A record fills half a line of the processor's cache; plain.py says what the fields mean. */
 typedef struct {
     int64_t release;
-    int32_t refs, number, group, ahead, behind, tangled;
+    int32_t refs, number, group, ahead, behind, irregular;
 } Block;
 
 typedef struct {

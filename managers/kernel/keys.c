@@ -78,7 +78,7 @@ static int can_register(BlockArrays *self, Ints *groups, Ints *ids, Ints *number
                 continue;
             if (first && !can_follow(self, first, AT(groups, 0, i), number))
                 return -1;
-            if (!number || (first && blocks[first].tangled))
+            if (!number || (first && blocks[first].irregular))
                 able = 0;
             if (blocks[b].number | blocks[b].ahead) { /* together, since they are 0 in every block without a key */
                 if (!is_block(self, blocks[b].ahead)) {
@@ -170,11 +170,11 @@ static int is_in_list(BlockArrays *self, int32_t b)
     return 0;
 }
 
-/* Returns 0, -1 if one of ids is tangled, or -2, an error. */
+/* Returns 0, -1 if one of ids is irregular, or -2, an error. */
 static int can_forget(BlockArrays *self, Ints *ids)
 {
     const Block *blocks = &BLOCK(self, 0);
-    int32_t tangled = 0, linked = 0;
+    int32_t irregular = 0, linked = 0;
     for (Py_ssize_t j = 0; j < ids->columns; j++) {
         int32_t b = AT(ids, 0, j);
         if (!is_block(self, b)) {
@@ -182,7 +182,7 @@ static int can_forget(BlockArrays *self, Ints *ids)
             return -2;
         }
         const Block *block = &blocks[b];
-        tangled |= block->tangled;
+        irregular |= block->irregular;
         if (!block->number)
             continue;
         if (!is_key(self, block->group, block->number)) {
@@ -195,7 +195,7 @@ static int can_forget(BlockArrays *self, Ints *ids)
     for (Py_ssize_t j = 0; linked && j < ids->columns; j++)
         if (blocks[AT(ids, 0, j)].number && !is_in_list(self, AT(ids, 0, j)))
             return -2;
-    return tangled ? -1 : 0;
+    return irregular ? -1 : 0;
 }
 
 /* Returns how many keys are gone with the keys of ids. */

@@ -31,13 +31,13 @@ def floors() -> Mapping[str, float]:
 def _lives() -> Callable[[], Any]:
     """Prompts that pass through a full pool, so that each of their blocks evicts one."""
     pool = BlockPool(BLOCKS, 1)
-    pool.grow_index(2 * BLOCKS)
+    pool.keys.grow(2 * BLOCKS)
     first = iter(range(10**9))
 
     def live() -> None:
         numbers = 1 + (next(first) * PROMPT + np.arange(PROMPT, dtype=np.int32)) % (2 * BLOCKS - 1)
         ids = pool.take(PROMPT)
-        pool.register(0, ids, numbers)
+        pool.keys.register(0, ids, numbers)
         pool.release(ids[::-1])
 
     for _ in range(2 * BLOCKS // PROMPT):

@@ -56,24 +56,24 @@ def _assert_free_queue(pool: BlockPool) -> None:
 
 def _assert_keys(manager: KVCacheManager, pool: BlockPool) -> None:
     index, groups = manager.coordinator.index, _groups_of(manager, pool)
-    assert not pool.keys_of(0), "the null block is keyed"
-    assert not pool.index[:, 0].any(), "number 0 stands for no prefix"
-    for group, number in zip(*pool.index.nonzero(), strict=True):
-        block = int(pool.index[group, number])
-        assert int(number) in pool.keys_of(block), "the index leads to a block that lost this key"
+    assert not pool.keys.of(0), "the null block is keyed"
+    assert not pool.keys.index[:, 0].any(), "number 0 stands for no prefix"
+    for group, number in zip(*pool.keys.index.nonzero(), strict=True):
+        block = int(pool.keys.index[group, number])
+        assert int(number) in pool.keys.of(block), "the index leads to a block that lost this key"
         assert int(pool.group_of[block]) == group
         assert group in groups, "a key of a group that has its blocks elsewhere"
         assert number < len(index), "a key without a prefix"
         assert index.key(int(number)), "a key whose prefix was recycled"
     for block in range(1, pool.num_blocks):
-        numbers = pool.keys_of(block)
+        numbers = pool.keys.of(block)
         assert len(numbers) == len(set(numbers))
-        assert bool(numbers) == bool(pool.number_of[block])
+        assert bool(numbers) == bool(pool.keys.number_of[block])
         for number in numbers:
-            assert pool.has_key(int(pool.group_of[block]), block, number), "a keyed block cannot be reached"
+            assert pool.keys.has(int(pool.group_of[block]), block, number), "a keyed block cannot be reached"
             assert index.units(number) <= index.units(numbers[0]), "the first key is not the longest"
     if not manager.enable_caching:
-        assert not pool.numbers_in_use().any()
+        assert not pool.keys.numbers_in_use().any()
 
 
 def _assert_tables(manager: KVCacheManager) -> None:
@@ -103,15 +103,15 @@ class Snapshot:
 
 def snapshot(manager: KVCacheManager) -> Snapshot:
     pool, index = manager.block_pool, manager.coordinator.index
-    found = zip(*pool.index.nonzero(), strict=True)
+    found = zip(*pool.keys.index.nonzero(), strict=True)
     return Snapshot(
         queue=tuple(pool.free_queue()),
         refs={b: int(pool.refs[b]) for b in np.flatnonzero(pool.refs).tolist()},
         keys={
-            b: frozenset((int(pool.group_of[b]), index.key(n)) for n in pool.keys_of(b))
-            for b in np.flatnonzero(pool.number_of).tolist()
+            b: frozenset((int(pool.group_of[b]), index.key(n)) for n in pool.keys.of(b))
+            for b in np.flatnonzero(pool.keys.number_of).tolist()
         },
-        serving=frozenset((int(g), index.key(int(n)), int(pool.index[g, n])) for g, n in found),
+        serving=frozenset((int(g), index.key(int(n)), int(pool.keys.index[g, n])) for g, n in found),
         tables={
             name: tuple(tuple(row.tolist()) for row in manager.get_block_ids(name))
             for name in manager.coordinator.tables

@@ -30,7 +30,7 @@ def pool_of(manager: KVCacheManager, group: int) -> BlockPool:
 
 def offset_of(manager: KVCacheManager, group: int) -> int:
     coordinator = manager.coordinator
-    return coordinator.pool_of[coordinator.place[group][0]] * APART
+    return coordinator.groups.pool_of[coordinator.place[group][0]] * APART
 
 
 def page_rows(manager: KVCacheManager, request_id: str) -> list[list[int]]:
@@ -60,11 +60,14 @@ def snapshot_of_pools(manager: KVCacheManager) -> Snapshot:
             refs=whole.refs | {at + b: int(pool.refs[b]) for b in np.flatnonzero(pool.refs).tolist()},
             keys=whole.keys
             | {
-                at + b: frozenset((int(pool.group_of[b]), index.key(n)) for n in pool.keys_of(b))
-                for b in np.flatnonzero(pool.number_of).tolist()
+                at + b: frozenset((int(pool.group_of[b]), index.key(n)) for n in pool.keys.of(b))
+                for b in np.flatnonzero(pool.keys.number_of).tolist()
             },
             serving=whole.serving
-            | {(g, index.key(n), at + int(pool.index[g, n])) for g, n in np.argwhere(pool.index).tolist()},
+            | {
+                (g, index.key(n), at + int(pool.keys.index[g, n]))
+                for g, n in np.argwhere(pool.keys.index).tolist()
+            },
             tables={},
             copies=(),
         )
@@ -171,7 +174,7 @@ class PooledTraffic(Traffic):
             at = tokens // unit
             if tokens % unit or not 0 < at <= len(numbers):
                 return 0
-            return int(pool_of(manager, group).index[group, numbers[at - 1]])
+            return int(pool_of(manager, group).keys.index[group, numbers[at - 1]])
 
         oracle = PooledOracle(manager.config, is_cached, manager.coordinator.sub_block_hits)
         assert found.num_tokens == oracle.joint_hit(request.num_tokens - 1)

@@ -36,7 +36,7 @@ def keys_in_pools(manager: KVCacheManager) -> list[set[bytes]]:
     """Per group, the prefix keys under which a block can be found."""
     keys: list[set[bytes]] = [set() for _ in manager.config.groups]
     for pool in manager.coordinator.pools:
-        for group, number in zip(*pool.index.nonzero(), strict=True):
+        for group, number in zip(*pool.keys.index.nonzero(), strict=True):
             keys[group].add(manager.coordinator.index.key(int(number)))
     return keys
 

@@ -202,7 +202,7 @@ class Traffic:
             at = tokens // unit
             if tokens % unit or not 0 < at <= len(numbers):
                 return 0
-            return int(manager.block_pool.index[group, numbers[at - 1]])
+            return int(manager.block_pool.keys.index[group, numbers[at - 1]])
 
         oracle = Oracle(manager.config, is_cached, manager.coordinator.sub_block_hits)
         assert found.num_tokens == oracle.joint_hit(request.num_tokens - 1)

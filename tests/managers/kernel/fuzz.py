@@ -193,7 +193,7 @@ class Fuzz:
     def own_array(self) -> np.ndarray:
         """A view of the pool's own arrays."""
         side, rng = self.side, self.rng
-        fields = [side.records[field] for field in ("refs", "number", "ahead", "tangled")]
+        fields = [side.records[field] for field in ("refs", "number", "ahead", "irregular")]
         return rng.choice(
             [*fields, side.index, side.index[0], side.counts.view(np.int32), side.stack, side.records]
         )

@@ -14,7 +14,7 @@ class Side:
 
     def __init__(self, form: type[plain.BlockArrays]) -> None:
         self.records = np.zeros(BLOCKS, plain.BLOCK)
-        self.refs, self.tangled = self.records["refs"], self.records["tangled"]
+        self.refs, self.irregular = self.records["refs"], self.records["irregular"]
         self.counts = np.zeros((4, GROUPS), np.int64)
         self.index = np.zeros((GROUPS, NUMBERS), np.int32)
         self.stack = np.zeros(BLOCKS, np.int32)

@@ -34,7 +34,7 @@ numbers = st.lists(st.integers(-1, NUMBERS), min_size=3, max_size=3)
 
 @st.composite
 def calls(draw: st.DrawFn) -> tuple[str, list[object]]:
-    name = draw(st.sampled_from(["hand_out", "hold", "release", "register", "forget", "tangle", "look"]))
+    name = draw(st.sampled_from(["hand_out", "hold", "release", "register", "forget", "mark", "look"]))
     if name == "register":
         return name, [draw(rows), draw(numbers)]
     if name == "hand_out":
@@ -71,10 +71,10 @@ def play(side: Side, name: str, values: list) -> object:  # type: ignore[type-ar
         gone = np.zeros((2, BLOCKS), np.int32)
         count = arrays.forget(int_array(values[0]), gone, values[1])
         return count, sorted(gone[:, : max(count, 0)].T.tolist())
-    if name == "tangle":
+    if name == "mark":
         alone = [b for b in values[0] if side.records[["ahead", "behind"]][b].tolist() == (0, 0)]
-        side.tangled[alone] = values[1]
-        side.tangled[0] = 0
+        side.irregular[alone] = values[1]
+        side.irregular[0] = 0
         return None
     return look(arrays, *values)
 

@@ -9,8 +9,8 @@ static int has_instructions = 0;
 
 void prepare_hashing(void) { has_instructions = sha256_has_instructions(); }
 
-/* What one unit's key is the hash of: its token ids, the parent's key, and their shape (see plain.py). The blocks
-   before the parent's key, the heads, can be hashed before the parent is known. */
+/* The preimage of one unit's key: token ids, the parent's key, and the shape, which are the width and the number of the
+   ids (see plain.py). The blocks before the parent's key, the heads, can be hashed before the parent is known. */
 typedef struct {
     uint8_t *bytes;
     uint32_t state[8];
@@ -25,7 +25,7 @@ static uint8_t *put_little_endian(uint8_t *to, uint64_t value, int width)
     return to;
 }
 
-/* Fill in what depends on nothing but the width of the ids and their number. */
+/* Write what depends only on the width and the number of the ids: shape and padding. */
 static void lay_out(Message *message, int width, Py_ssize_t unit)
 {
     message->width = width;
@@ -36,7 +36,8 @@ static void lay_out(Message *message, int width, Py_ssize_t unit)
     message->blocks = sha256_pad(message->bytes, message->parent_at + SHA256_DIGEST + SHAPE);
 }
 
-/* The token ids of one unit, and their width. Returns -1 for what is no plain int: nothing here runs other code. */
+/* Read the token ids of one unit. Returns their width, or -1, an error. Only plain ints are read, so no code of a
+   token's class can run and change the list. */
 static int read_ids(PyObject *tokens, Py_ssize_t start, Py_ssize_t unit, int64_t *ids)
 {
     uint64_t bits = 0;
@@ -113,18 +114,18 @@ static int add_keys(PyObject *keys, PyObject *tokens, Py_ssize_t unit, const cha
     const Sha256Run none = {0};
     int failed = begin(&messages[done % 2], tokens, done * unit, unit, ids) < 0;
     if (!failed)
-        sha256_take(heads(&messages[done % 2]), none, with_instructions);
+        sha256_compress(heads(&messages[done % 2]), none, with_instructions);
     for (Py_ssize_t i = done; !failed && i < units; i++) {
         Message *now = &messages[i % 2], *next = i + 1 < units ? &messages[(i + 1) % 2] : NULL;
         failed = next && begin(next, tokens, (i + 1) * unit, unit, ids) < 0;
         if (failed)
             break;
-        sha256_take(rest(now, parent), next ? heads(next) : none, with_instructions);
+        sha256_compress(rest(now, parent), next ? heads(next) : none, with_instructions);
         parent = append_key(keys, now->state);
         failed = !parent;
     }
     PyMem_Free(ids);
-    if (failed) { /* none is added then */
+    if (failed) { /* remove the keys of earlier units */
         PyObject *type, *value, *trace;
         PyErr_Fetch(&type, &value, &trace);
         PyList_SetSlice(keys, done, PyList_GET_SIZE(keys), NULL);

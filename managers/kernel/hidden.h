@@ -1,4 +1,4 @@
-/* What several files of the kernel share stays inside the extension module. */
+/* Symbols that files of the kernel share are not exported from the extension module. */
 
 #ifndef KVHYBRID_HIDDEN_H
 #define KVHYBRID_HIDDEN_H

@@ -3,7 +3,7 @@
 #include "arrays.h"
 #include "passes.h"
 
-PyObject *hand_out(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+PyObject *allocate(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
     if (open_apart(self, args, count, "vr", &a) < 0)
@@ -143,7 +143,7 @@ static Py_ssize_t release_row(BlockArrays *self, Ints *ids, Py_ssize_t i, Releas
     return j;
 }
 
-/* Undo release_row for the rows before row i, and for row i before column j. */
+/* Undo release_row for the rows before row i, and for row i before column j. release is 0 in a held block. */
 static void undo_release(BlockArrays *self, Ints *ids, Py_ssize_t i, Py_ssize_t j)
 {
     for (; i >= 0; i--, j = ids->columns)

@@ -1,6 +1,6 @@
-/* The keys of blocks. The blocks of one key form a list, whose first block serves look-ups and lies in the index. behind
-   is the next block, ahead the previous one, 0 at an end; but the first block's ahead is the last block of the list. A
-   block that is alone has 0 in both. */
+/* The keys of blocks. The blocks of one key form a list, whose first block is in the index and serves look-ups. behind is
+   the next block, ahead the previous one, 0 at an end; but the first block's ahead is the last block of the list. A block
+   that is alone has 0 in both. */
 
 #include "arrays.h"
 #include "passes.h"
@@ -8,8 +8,8 @@
 static void refuse_record(BlockArrays *self, int32_t b)
 {
     const Block *block = &BLOCK(self, b);
-    PyErr_Format(PyExc_IndexError, "block %d has number %d of group %d and neighbours %d and %d, which do not all exist",
-                 b, block->number, block->group, block->ahead, block->behind);
+    PyErr_Format(PyExc_IndexError, "block %d has number %d of group %d and neighbours %d and %d: not all exist", b,
+                 block->number, block->group, block->ahead, block->behind);
 }
 
 static void refuse_entry(BlockArrays *self, int32_t group, int32_t number)
@@ -241,7 +241,7 @@ PyObject *forget(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
     return found > -2 ? PyLong_FromSsize_t(found) : NULL;
 }
 
-PyObject *stand_for(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+PyObject *are_keyed_under(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
     if (open_arguments(args, count, "rv", &a) < 0)

@@ -1,4 +1,4 @@
-/* What is cached of a prompt: entry j is, when every one of the groups has a block for numbers[j]. */
+/* Look-ups: entry j of a prompt is cached if every group has a block for numbers[j]. */
 
 #include "arrays.h"
 #include "passes.h"
@@ -37,7 +37,7 @@ static Py_ssize_t find_last_present(BlockArrays *self, Ints *groups, Ints *numbe
     return j < 0 ? -1 : j;
 }
 
-/* The lowest entry that a run needs is looked at first: where it is missing, every end above it is out. */
+/* Examines the lowest entry of a run first: if it is missing, it rules out every run that contains it. */
 static Py_ssize_t find_last_run(BlockArrays *self, Ints *groups, Ints *numbers, Py_ssize_t length, Py_ssize_t end)
 {
     Py_ssize_t known = end; /* entries [known, end) are cached */

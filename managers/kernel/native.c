@@ -99,14 +99,14 @@ static PyObject *get_probes(BlockArrays *self, void *unused) { return PyLong_Fro
 
 static PyMethodDef methods[] = {
     {"use_index", (PyCFunction)use_index, METH_O, NULL},
-    FAST(hand_out), FAST(count_free), FAST(hold), FAST(release),
-    FAST(register_rows), FAST(forget), FAST(stand_for),
+    FAST(allocate), FAST(count_free), FAST(hold), FAST(release),
+    FAST(register_rows), FAST(forget), FAST(are_keyed_under),
     FAST(first_missing), FAST(last_missing), FAST(last_present), FAST(last_run), FAST(gather),
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef properties[] = {
-    {"probes", (getter)get_probes, NULL, "Entries that look-ups have examined.", NULL},
+    {"probes", (getter)get_probes, NULL, "Number of entries that look-ups have examined.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -115,7 +115,7 @@ static PyTypeObject block_arrays = {
     .tp_name = "kvhybrid.managers.kernel._native.BlockArrays",
     .tp_basicsize = sizeof(BlockArrays),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "The passes of a block pool over its arrays; see kvhybrid.managers.kernel.plain.",
+    .tp_doc = "The operations of a block pool on its arrays; see kvhybrid.managers.kernel.plain.",
     .tp_new = make,
     .tp_dealloc = (destructor)dealloc,
     .tp_methods = methods,
@@ -125,13 +125,16 @@ static PyTypeObject block_arrays = {
 static PyMethodDef functions[] = {
     {"extend_keys", extend_keys, METH_VARARGS, "See kvhybrid.managers.kernel.plain."},
     {"as_token_ids", as_token_ids, METH_O, "See kvhybrid.managers.kernel.plain."},
-    FAST(put_span), FAST(stretches), FAST(gather_alike), FAST(mark_all), FAST(mark_each),
+    FAST(put_span), FAST(stretches), FAST(merge_equal_rows), FAST(mark_all), FAST(mark_each),
     {NULL, NULL, 0, NULL},
 };
 
 static PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_native", "Native passes over the arrays of a block pool, and its keys.", -1, functions,
-    NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_native",
+    .m_doc = "Operations on the arrays of a block pool, and the hashing of its keys.",
+    .m_size = -1,
+    .m_methods = functions,
 };
 
 PyMODINIT_FUNC PyInit__native(void)

@@ -10,7 +10,7 @@
 #define FUNCTION(name) HIDDEN PyObject *name(PyObject *module, PyObject *const *args, Py_ssize_t count)
 
 /* holding.c */
-METHOD(hand_out);
+METHOD(allocate);
 METHOD(count_free);
 METHOD(hold);
 METHOD(release);
@@ -18,7 +18,7 @@ METHOD(release);
 /* keys.c */
 METHOD(register_rows);
 METHOD(forget);
-METHOD(stand_for);
+METHOD(are_keyed_under);
 
 /* look_up.c */
 METHOD(first_missing);
@@ -32,7 +32,7 @@ FUNCTION(put_span);
 
 /* watching.c */
 FUNCTION(stretches);
-FUNCTION(gather_alike);
+FUNCTION(merge_equal_rows);
 FUNCTION(mark_all);
 FUNCTION(mark_each);
 

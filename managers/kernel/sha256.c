@@ -63,7 +63,7 @@ static void compress(uint32_t *state, const uint8_t *block)
         state[i] += v[i];
 }
 
-static void take_plainly(Sha256Run run)
+static void compress_plainly(Sha256Run run)
 {
     for (size_t i = 0; i < run.count; i++)
         compress(run.state, run.blocks + SHA256_BLOCK * i);
@@ -143,7 +143,7 @@ __attribute__((target("sha,sse4.1"))) static void compress_two(uint32_t *one, co
     finish(&b, other);
 }
 
-static void take_with_instructions(Sha256Run one, Sha256Run other)
+static void compress_both_natively(Sha256Run one, Sha256Run other)
 {
     size_t i = 0;
     for (; i < one.count && i < other.count; i++)
@@ -156,19 +156,19 @@ static void take_with_instructions(Sha256Run one, Sha256Run other)
 #else
 int sha256_has_instructions(void) { return 0; }
 
-static void take_with_instructions(Sha256Run one, Sha256Run other)
+static void compress_both_natively(Sha256Run one, Sha256Run other)
 {
-    take_plainly(one);
-    take_plainly(other);
+    compress_plainly(one);
+    compress_plainly(other);
 }
 #endif
 
-void sha256_take(Sha256Run one, Sha256Run other, int with_instructions)
+void sha256_compress(Sha256Run one, Sha256Run other, int with_instructions)
 {
     if (with_instructions) {
-        take_with_instructions(one, other);
+        compress_both_natively(one, other);
     } else {
-        take_plainly(one);
-        take_plainly(other);
+        compress_plainly(one);
+        compress_plainly(other);
     }
 }

@@ -10,7 +10,7 @@
 
 enum { SHA256_BLOCK = 64, SHA256_DIGEST = 32, SHA256_MAX_PADDING = 72 };
 
-/* The blocks of one message that its state has not taken in yet. */
+/* Blocks of one message that are still to be compressed into its state. */
 typedef struct {
     uint32_t *state;
     const uint8_t *blocks;
@@ -25,9 +25,9 @@ HIDDEN int sha256_has_instructions(void);
 /* Pad a message of length bytes, which has room for SHA256_MAX_PADDING more. Returns its number of blocks. */
 HIDDEN size_t sha256_pad(uint8_t *message, size_t length);
 
-/* Take in both runs. They depend on nothing of each other, so that the processor works on one while it waits for the
-   other; the second may be empty. */
-HIDDEN void sha256_take(Sha256Run one, Sha256Run other, int with_instructions);
+/* Compress both runs; the second may be empty. They are independent, so the processor works on one while it waits for
+   the other. */
+HIDDEN void sha256_compress(Sha256Run one, Sha256Run other, int with_instructions);
 
 HIDDEN void sha256_digest(const uint32_t *state, uint8_t *digest);
 

@@ -1,4 +1,4 @@
-/* Numbers that follow each other. */
+/* Arithmetic progressions in arrays of numbers. */
 
 #include "arguments.h"
 #include "passes.h"

@@ -1,4 +1,4 @@
-/* What observers get in short form: numbers as stretches, equal rows as one; and where they keep marks. */
+/* What observers are given in compact form (stretches of numbers, one row for equal rows), and the marks they keep. */
 
 #include "arguments.h"
 #include "passes.h"
@@ -49,7 +49,7 @@ PyObject *stretches(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return found;
 }
 
-PyObject *gather_alike(PyObject *module, PyObject *const *args, Py_ssize_t count)
+PyObject *merge_equal_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
     Py_ssize_t kept = 0;

@@ -17,9 +17,9 @@ from kvhybrid.managers.kernel import (
     BlockArrays,
     as_token_ids,
     extend_keys,
-    gather_alike,
     mark_all,
     mark_each,
+    merge_equal_rows,
     plain,
     put_span,
     stretches,
@@ -30,13 +30,13 @@ REFUSALS = (TypeError, ValueError, BufferError, IndexError, OverflowError)
 EXTREMES = (-(2**31), -2, -1, 0, 1, BLOCKS - 1, BLOCKS, NUMBERS - 1, NUMBERS, 10**6, 2**31 - 2, 2**31 - 1)
 BIG = (*EXTREMES, 2**31, 2**32, 2**62, 2**63 - 1, -(2**63), 2**63, 2**64, 10**30)
 METHODS = {
-    "hand_out": "vr",
+    "allocate": "vr",
     "count_free": "r",
     "hold": "rV",
     "release": "rVnVn",
     "register_rows": "vrvR",
     "forget": "vRn",
-    "stand_for": "rv",
+    "are_keyed_under": "rv",
     "first_missing": "vvnn",
     "last_missing": "vvnn",
     "last_present": "vvnn",
@@ -47,7 +47,7 @@ METHODS = {
 FUNCTIONS: dict[Callable[..., Any], str] = {
     put_span: "Vnnnn",
     stretches: "vv",
-    gather_alike: "R",
+    merge_equal_rows: "R",
     mark_all: "Rvvn",
     mark_each: "Rvvn",
 }
@@ -115,9 +115,9 @@ class Fuzz:
         numbers = np.array(rng.sample(range(1, NUMBERS), len(ids)), np.int32)
         room = np.zeros(len(ids), np.int32)
         name = rng.choice(
-            ["hand_out", "register_rows", "register_rows", "hold", "release", "forget", "first_missing"]
+            ["allocate", "register_rows", "register_rows", "hold", "release", "forget", "first_missing"]
         )
-        if name == "hand_out":
+        if name == "allocate":
             is_free = (side.records["number"][ids] == 0) & (side.refs[ids] == 0)
             arguments: tuple[Any, ...] = (groups, ids[is_free])
         elif name == "register_rows":

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from kvhybrid.managers.arrays import IntArray, int_array
 from kvhybrid.managers.kernel import (
     BlockArrays,
-    gather_alike,
     is_native,
     mark_all,
     mark_each,
+    merge_equal_rows,
     plain,
     put_span,
     stretches,
@@ -34,10 +34,10 @@ numbers = st.lists(st.integers(-1, NUMBERS), min_size=3, max_size=3)
 
 @st.composite
 def calls(draw: st.DrawFn) -> tuple[str, list[object]]:
-    name = draw(st.sampled_from(["hand_out", "hold", "release", "register", "forget", "mark", "look"]))
+    name = draw(st.sampled_from(["allocate", "hold", "release", "register", "forget", "mark", "look"]))
     if name == "register":
         return name, [draw(rows), draw(numbers)]
-    if name == "hand_out":
+    if name == "allocate":
         return name, [draw(st.lists(st.integers(1, BLOCKS - 1), unique=True)), draw(st.integers(-1, GROUPS - 1))]
     if name == "look":
         return name, [draw(st.integers(1, 4)), draw(st.integers(0, NUMBERS)), draw(st.integers(0, NUMBERS))]
@@ -48,13 +48,16 @@ def calls(draw: st.DrawFn) -> tuple[str, list[object]]:
 
 def play(side: Side, name: str, values: list) -> object:  # type: ignore[type-arg]
     arrays = side.arrays
-    if name == "hand_out":
+    if name == "allocate":
         ids = int_array([b for b in values[0] if not side.refs[b] and not side.records["number"][b]])
-        arrays.hand_out(int_array([values[1]]), ids[None])
+        arrays.allocate(int_array([values[1]]), ids[None])
         return ids.tolist()
     if name == "hold":
         room = np.zeros(3 * len(values[0]), np.int32)
         count = arrays.hold(int_array(values[0]), room)
+        side.records["release"][room[: max(count, 0)]] = (
+            0  # as the pool does once they are out of the order of reuse
+        )
         return count, room[: max(count, 0)].tolist()
     if name == "release":
         room = np.zeros(3 * len(values[0]), np.int32)
@@ -91,7 +94,7 @@ def look(arrays: plain.BlockArrays, step: int, start: int, end: int) -> list[obj
             arrays.last_present(chosen, path, step, end),
             arrays.last_run(chosen, path, step, end),
             arrays.count_free(int_array(range(BLOCKS))),
-            arrays.stand_for(out, path),
+            arrays.are_keyed_under(out, path),
             out.tolist(),
         ]
     return found
@@ -109,7 +112,7 @@ def test_both_forms_give_the_same_answers_and_leave_the_same_arrays(script: list
 def test_strided_and_reversed_views_are_read_as_they_are() -> None:
     side = Side(BlockArrays)
     wide = int_array(range(1, 21)).reshape(2, 10)
-    side.arrays.hand_out(int_array([0, 1]), wide)
+    side.arrays.allocate(int_array([0, 1]), wide)
     side.arrays.register_rows(int_array([0, 1]), wide[:, 1:7:2], int_array(range(1, 12))[::4], None)
     assert side.index[0, [1, 5, 9]].tolist() == [2, 4, 6]
     assert side.index[1, [1, 5, 9]].tolist() == [12, 14, 16]
@@ -180,8 +183,8 @@ def test_both_forms_gather_rows_that_are_alike(row: list[int], rows: int, spoilt
     if spoilt < given.size:
         given[spoilt // len(row), spoilt % len(row)] += 1
     left, right = given.copy(), given.copy()
-    count = gather_alike(left)
-    assert count == plain.gather_alike(right)
+    count = merge_equal_rows(left)
+    assert count == plain.merge_equal_rows(right)
     assert left.tolist() == right.tolist()
     if count > 0:
         assert left[0, :count].tolist() == [number for number in given[0].tolist() if number]

@@ -11,10 +11,10 @@ import pytest
 from kvhybrid.managers.arrays import int_array
 from kvhybrid.managers.kernel import (
     BlockArrays,
-    gather_alike,
     is_native,
     mark_all,
     mark_each,
+    merge_equal_rows,
     plain,
     put_span,
     stretches,
@@ -25,12 +25,12 @@ from tests.managers.kernel.side import BLOCKS, GROUPS, NUMBERS, Side
 pytestmark = pytest.mark.skipif(not is_native, reason="no native kernel was compiled here")
 
 WRONG: list[tuple[str, tuple[object, ...], type[Exception]]] = [
-    ("hand_out", (int_array([0]), int_array([BLOCKS])), IndexError),
-    ("hand_out", (int_array([0]), np.zeros(3, np.int64)), TypeError),
-    ("hand_out", (int_array([0]), [1, 2]), TypeError),
-    ("hand_out", (int_array([GROUPS]), int_array([1])), IndexError),
-    ("hand_out", (int_array([-2]), int_array([1])), IndexError),
-    ("hand_out", (int_array([0]), int_array([[1], [2]])), IndexError),
+    ("allocate", (int_array([0]), int_array([BLOCKS])), IndexError),
+    ("allocate", (int_array([0]), np.zeros(3, np.int64)), TypeError),
+    ("allocate", (int_array([0]), [1, 2]), TypeError),
+    ("allocate", (int_array([GROUPS]), int_array([1])), IndexError),
+    ("allocate", (int_array([-2]), int_array([1])), IndexError),
+    ("allocate", (int_array([0]), int_array([[1], [2]])), IndexError),
     ("hold", (int_array([-1]), int_array([0])), IndexError),
     ("hold", (int_array([1, 2]), int_array([0])), IndexError),
     ("hold", (int_array([1]), None), TypeError),
@@ -62,7 +62,7 @@ def test_a_wrong_value_is_refused(name: str, values: tuple[object, ...], error: 
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "gather_alike": gather_alike,
+    "merge_equal_rows": merge_equal_rows,
     "mark_all": mark_all,
     "mark_each": mark_each,
     "put_span": put_span,
@@ -70,13 +70,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 ids, pair, number = int_array([1, 2]), int_array([0, 1]), int_array([1, 2])
 CALLS: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "hand_out": ("vr", (int_array([0]), ids)),
+    "allocate": ("vr", (int_array([0]), ids)),
     "count_free": ("r", (ids,)),
     "hold": ("rV", (int_array([0]), np.zeros(1, np.int32))),
     "release": ("rVnVn", (int_array([0]), np.zeros(BLOCKS, np.int32), 0, np.zeros(1, np.int32), 1)),
     "register_rows": ("vrvR", (int_array([0]), ids, number, np.zeros((1, 2), np.int32))),
     "forget": ("vRn", (ids, np.zeros((2, 2), np.int32), 0)),
-    "stand_for": ("rv", (ids, number)),
+    "are_keyed_under": ("rv", (ids, number)),
     "first_missing": ("vvnn", (int_array([0]), number, 0, 2)),
     "last_missing": ("vvnn", (int_array([0]), number, 0, 2)),
     "last_present": ("vvnn", (int_array([0]), number, 1, 2)),
@@ -84,7 +84,7 @@ CALLS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "gather": ("vvR", (int_array([0]), number, np.zeros((1, 2), np.int32))),
     "put_span": ("Vnnnn", (np.zeros(2, np.int32), 0, 2, 1, 1)),
     "stretches": ("vv", (np.zeros(4, np.int32), number)),
-    "gather_alike": ("R", (np.zeros((2, 2), np.int32),)),
+    "merge_equal_rows": ("R", (np.zeros((2, 2), np.int32),)),
     "mark_all": ("Rvvn", (np.zeros((2, 2), np.int32), pair, pair, 5)),
     "mark_each": ("Rvvn", (np.zeros((2, 2), np.int32), pair, pair, 5)),
 }
@@ -153,7 +153,7 @@ def test_an_array_of_another_shape_type_or_place_is_refused(name: str, place: in
 
 @pytest.mark.parametrize(("name", "place", "kind"), [case for case in ARGUMENTS if case[2] in "VR"])
 def test_room_that_is_too_small_is_refused(name: str, place: int, kind: str) -> None:
-    if name in ("gather", "gather_alike"):  # these take the room for what it is
+    if name in ("gather", "merge_equal_rows"):  # these take the room for what it is
         return
     right = CALLS[name][1][place]
     small = [right[..., :0], right[..., :-1]] + ([right[:0]] if kind == "R" else [])
@@ -172,7 +172,7 @@ def test_an_array_to_write_to_may_not_be_another_argument(name: str, place: int,
                 call(side, name, tuple(shared))
 
 
-WRITES_POOL = ("hand_out", "hold", "release", "register_rows", "forget")
+WRITES_POOL = ("allocate", "hold", "release", "register_rows", "forget")
 
 
 @pytest.mark.parametrize(("name", "place", "kind"), [case for case in ARGUMENTS if case[0] in WRITES_POOL])
@@ -197,7 +197,7 @@ WRONG_IDS = (-1, BLOCKS, 2**31 - 1, -(2**31))
 def keyed() -> Side:
     """Blocks 1 to 3 in one list under number 1 of group 0, block 4 alone under number 2; all are held."""
     side = Side(BlockArrays)
-    side.arrays.hand_out(int_array([0]), int_array([1, 2, 3, 4]))
+    side.arrays.allocate(int_array([0]), int_array([1, 2, 3, 4]))
     for block in (1, 2, 3):
         assert side.arrays.register_rows(int_array([0]), int_array([block]), int_array([1]), None)
     assert side.arrays.register_rows(int_array([0]), int_array([4]), int_array([2]), None)

@@ -166,10 +166,10 @@ def _check(places: IntArray, count: int, what: str) -> None:
 class BlockArrays:
     """The operations of a block pool on its arrays.
 
-    The pool owns the arrays. `BLOCK` describes a record and `COUNTS` the counts; ``index[group, number]`` is the first
-    block that is keyed under a prefix number, 0 for none. Ids are int32 arrays of one dimension, or of two with a
-    row for each group; 0 is no block and is skipped. A method that returns False or -1, or raises, has changed
-    nothing.
+    The pool owns the arrays. `BLOCK` describes a record and `COUNTS` the counts; ``index[group, number]`` is the
+    first block that is keyed under a prefix number, 0 for none. Ids are int32 arrays of one dimension, or of two
+    with a row for each group; 0 is no block and is skipped. A method that returns False or -1, or raises, has
+    changed nothing.
 
     The native form checks whatever could leave an array, and raises TypeError, ValueError, IndexError or
     OverflowError: types, shapes and ranges of arguments, arguments that share memory with what the method writes,
@@ -273,9 +273,9 @@ class BlockArrays:
     def register_rows(self, groups: IntArray, ids: IntArray, numbers: IntArray, stored: IntArray | None) -> bool:
         """Key ``ids[i, j]`` under ``numbers[j]`` for ``groups[i]``.
 
-        A block whose key exists is appended to the list of blocks with that key. ``stored[i, j]`` becomes the number
-        if its key is new, otherwise 0. Returns False if a block has a key already or if the first block of its list
-        is irregular.
+        A block whose key exists is appended to the list of blocks with that key. ``stored[i, j]`` becomes the
+        number if its key is new, otherwise 0. Returns False if a block has a key already or if the first block of
+        its list is irregular.
         """
         rows, width = np.atleast_2d(ids), len(self._index[0])
         numbers = np.where((numbers >= 0) & (numbers < width), numbers, 0)[: rows.shape[1]]

@@ -11,10 +11,11 @@ PyObject *allocate(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
     Ints *groups = &a.ints[0], *ids = &a.ints[1];
     Block *blocks = &BLOCK(self, 0);
     int ok = are_groups(self, groups, ids->rows, -1) && are_blocks(self, ids);
-    for (Py_ssize_t i = 0; ok && i < ids->rows; i++) {
+    const Ints from = *ids; /* a copy stays in registers */
+    for (Py_ssize_t i = 0; ok && i < from.rows; i++) {
         int32_t group = AT(groups, 0, i);
-        for (Py_ssize_t j = 0; j < ids->columns; j++) {
-            Block *block = &blocks[AT(ids, i, j)];
+        for (Py_ssize_t j = 0; j < from.columns; j++) {
+            Block *block = &blocks[AT(&from, i, j)];
             block->release = 0;
             block->refs = 1;
             block->group = group;
@@ -112,31 +113,31 @@ static void count_freed(BlockArrays *self, int32_t group, int64_t freed, int64_t
 static Py_ssize_t release_row(BlockArrays *self, Ints *ids, Py_ssize_t i, Release *to)
 {
     Block *blocks = &BLOCK(self, 0);
+    const Ints from = *ids, stack = *to->stack, cached = *to->cached; /* copies stay in registers */
     Py_ssize_t j, height = to->height, num_cached = to->num_cached;
+    Py_ssize_t freed_before = height + num_cached, cached_before = num_cached; /* where the current group began */
     int32_t group = -1;
-    int64_t freed = 0, keyed = 0;
-    for (j = 0; j < ids->columns; j++) {
-        int32_t b = AT(ids, i, j);
+    for (j = 0; j < from.columns; j++) {
+        int32_t b = AT(&from, i, j);
         if (!b)
             continue;
-        if (!is_block(self, b) || blocks[b].refs <= 0 || height == to->stack->columns)
+        if (!is_block(self, b) || blocks[b].refs <= 0 || height == stack.columns)
             break;
         if (--blocks[b].refs)
             continue;
         if (blocks[b].group != group) {
-            count_freed(self, group, freed, keyed);
+            count_freed(self, group, height + num_cached - freed_before, num_cached - cached_before);
             group = blocks[b].group;
-            freed = keyed = 0;
+            freed_before = height + num_cached;
+            cached_before = num_cached;
         }
-        freed++;
         if (blocks[b].number) {
             blocks[b].release = to->number;
-            AT(to->cached, 0, num_cached++) = b;
-            keyed++;
+            AT(&cached, 0, num_cached++) = b;
         } else
-            AT(to->stack, 0, height++) = b;
+            AT(&stack, 0, height++) = b;
     }
-    count_freed(self, group, freed, keyed);
+    count_freed(self, group, height + num_cached - freed_before, num_cached - cached_before);
     reverse(to->stack, to->height, height);
     to->height = height;
     to->num_cached = num_cached;

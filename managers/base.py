@@ -145,7 +145,7 @@ class SingleTypeKVCacheManager:
         expected = path if per_block == 1 else path[per_block - 1 : entries * per_block : per_block]
         if len(expected) < entries:  # the last entry is partly filled
             expected = np.append(expected, path[-1])
-        if self.pool.arrays.stand_for(hit, expected):
+        if self.pool.arrays.are_keyed_under(hit, expected):
             return False
         blocks = hit[:, hit[0] > 0]
         expected = expected[:entries][hit[0] > 0]

@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from kvhybrid.managers.kernel import extend_keys
-from kvhybrid.managers.kernel.plain import token_bytes
+from kvhybrid.managers.kernel.plain import preimage
 
 if TYPE_CHECKING:
     from kvhybrid.cache.request import Request
@@ -16,11 +16,11 @@ ROOT: Final = sha256(b"kvhybrid prefix").digest()
 
 
 class PrefixHasher:
-    """Gives every full unit of ``unit`` tokens a key that stands for the whole prefix up to its end.
+    """Gives every full unit of ``unit`` tokens a key that identifies the whole prefix up to its end.
 
-    A key is the SHA-256 of its parent, the unit's token ids and its extra keys: the LoRA adapter in every
-    unit, the media whose placeholder tokens it covers, and the salt in the first, from where the chain carries
-    it on. Equal keys mean equal prefixes under equal conditions.
+    A key is the SHA-256 of the unit's token ids, its parent's key and its extra keys (`preimage` defines the
+    encoding): the LoRA adapter in every unit, the media whose placeholder tokens it covers, and the salt in the
+    first, from where the chain carries it on. Equal keys mean equal prefixes under equal conditions.
     """
 
     def __init__(self, unit: int) -> None:
@@ -42,18 +42,18 @@ class PrefixHasher:
     def _key(self, request: Request, index: int) -> bytes:
         """The key of unit ``index``, the first that has none yet, with its extra keys."""
         keys, unit = request.block_hashes, self.unit
-        tokens = token_bytes(request.token_ids[index * unit : (index + 1) * unit])
-        return sha256((keys[-1] if keys else ROOT) + tokens + extra_keys(request, index, unit)).digest()
+        tokens = request.token_ids[index * unit : (index + 1) * unit]
+        return sha256(preimage(tokens, keys[-1] if keys else ROOT, extra_keys(request, index, unit))).digest()
 
 
 def extra_keys(request: Request, index: int, unit: int) -> bytes:
-    """What besides its tokens decides the content of unit ``index`` of so many tokens."""
+    """What besides its tokens decides the content of unit ``index``, of ``unit`` tokens each."""
     parts: list[tuple[str, ...]] = []
     if request.lora is not None:
         parts.append(("lora", request.lora.name, request.lora.path))
     start, end = index * unit, (index + 1) * unit
     parts.extend(
-        ("media", item.content_hash, str(item.start - start))
+        ("media", item.content_hash, str(item.start - start), str(item.length))
         for item in request.media
         if item.start < end and start < item.start + item.length
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mypy_extensions import mypyc_attr
 
 from kvhybrid.cache.hashing import PrefixHasher
+from kvhybrid.managers.kernel import as_token_ids
 from kvhybrid.managers.prefix.index import PrefixPath
 from kvhybrid.managers.prefix.key_chain import KeyChain
 
@@ -45,12 +46,26 @@ class MediaItem:
     length: int
 
 
+def checked_token_ids(request_id: str, token_ids: Sequence[int]) -> list[int]:
+    """``token_ids`` as a new list of plain ints, whatever kind of integers they are.
+
+    Raises ValueError that names the request and the first one that is no integer, is a bool, or needs more than
+    64 bits.
+    """
+    try:
+        return as_token_ids(token_ids)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"request {request_id!r}: {error}") from None
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Request:
     """One sequence on its way through the engine.
 
     ``num_computed_tokens`` counts tokens whose cache entries exist; ``num_in_flight_tokens`` of them are
     scheduled and not settled yet. ``block_hashes``, a `KeyChain`, grows with the tokens.
+
+    Raises ValueError for a prompt without tokens, or with a token id that is no integer of 64 bits.
     """
 
     def __init__(
@@ -70,7 +85,7 @@ class Request:
         if not len(prompt_token_ids):
             raise ValueError(f"request {request_id!r}: the prompt has no tokens")
         self.request_id = request_id
-        self.token_ids = list(prompt_token_ids)
+        self.token_ids = checked_token_ids(request_id, prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         self.max_new_tokens = max_new_tokens
         self.cache_salt = cache_salt or None
@@ -109,8 +124,11 @@ class Request:
         return len(self.token_ids) - self.num_prompt_tokens
 
     def append_output_token_ids(self, token_ids: Sequence[int]) -> None:
-        """Add sampled tokens and the keys of the units that they fill."""
-        self.token_ids.extend(token_ids)
+        """Add sampled tokens and the keys of the units that they fill.
+
+        Raises ValueError for a token id that is no integer of 64 bits; none is added then.
+        """
+        self.token_ids.extend(checked_token_ids(self.request_id, token_ids))
         self._extend_hashes()
 
     def _extend_hashes(self) -> None:

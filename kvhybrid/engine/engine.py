@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from kvhybrid.cache.manager import KVCacheManager
-from kvhybrid.cache.request import Request
+from kvhybrid.cache.request import Request, checked_token_ids
 from kvhybrid.cache.stats import CacheStats, StepStats
 from kvhybrid.engine.batch import build_batch
 from kvhybrid.engine.byte_pool import BytePool
@@ -188,7 +188,7 @@ class Engine:
             request_id = next(name for name in self._names if name not in self._sampling)
         elif request_id in self._sampling:
             raise ValueError(f"request id {request_id!r} is taken by an unfinished request")
-        token_ids = [int(token) for token in prompt_token_ids]
+        token_ids = checked_token_ids(request_id, prompt_token_ids)
         if token_ids and not 0 <= min(token_ids) <= max(token_ids) < self.model.vocab_size:
             raise ValueError(
                 f"request {request_id!r}: token ids must lie in [0, {self.model.vocab_size}), "

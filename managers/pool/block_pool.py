@@ -105,7 +105,7 @@ class BlockPool:
         return rows
 
     def _hand_out(self, groups: IntArray, ids: IntArray) -> None:
-        self.arrays.hand_out(groups, ids)
+        self.arrays.allocate(groups, ids)
         for observer in self._observers.of_taken:
             observer.taken(ids.ravel())
 

@@ -9,7 +9,7 @@ from mypy_extensions import mypyc_attr
 from numpy.typing import NDArray
 
 from kvhybrid.managers.arrays import IntArray
-from kvhybrid.managers.kernel import BlockArrays, gather_alike
+from kvhybrid.managers.kernel import BlockArrays, merge_equal_rows
 from kvhybrid.managers.kernel.plain import CACHED, EVICTIONS, LIVE, REUSABLE, BlockRecords
 from kvhybrid.managers.pool.observer import PoolObserver
 
@@ -106,7 +106,7 @@ class BlockKeys:
 
     def _tell_stored(self, groups: IntArray, stored: IntArray) -> None:
         """Row ``i`` has the new keys of ``groups[i]``; groups in lockstep mostly have the same."""
-        count = gather_alike(stored)
+        count = merge_equal_rows(stored)
         if count < 0:
             for i, row in enumerate(stored):
                 self._tell_stored(groups[i : i + 1], row)

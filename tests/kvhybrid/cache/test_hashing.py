@@ -81,6 +81,9 @@ def test_conditions_enter_the_units_that_they_concern(options: dict[str, Any], c
         ({"lora": LoRA("a", "bc")}, {"lora": LoRA("ab", "c")}),
         ({"media": (MediaItem("x", 1, 2),)}, {"media": (MediaItem("y", 1, 2),)}),
         ({"media": (MediaItem("x", 1, 2),)}, {"media": (MediaItem("x", 2, 2),)}),
+        ({"media": (MediaItem("x", 1, 2),)}, {"media": (MediaItem("x", 1, 3),)}),
+        ({"media": (MediaItem("x1", 1, 2),)}, {"media": (MediaItem("x", 1, 2),)}),
+        ({"media": (MediaItem("x", -2, 4),)}, {"media": (MediaItem("x", -2, 40),)}),
         ({"cache_salt": "a"}, {"lora": LoRA("a", "")}),
     ],
 )

@@ -1,9 +1,24 @@
-/* What each block is keyed under. Blocks of equal key stand in line, the one that serves first. ahead and behind are 0
-   for a block that stands alone; the first one's ahead is the last of the line. */
+/* The keys of blocks. The blocks of one key form a list, whose first block is in the index and serves look-ups. behind is
+   the next block, ahead the previous one, 0 at an end; but the first block's ahead is the last block of the list. A block
+   that is alone has 0 in both. */
 
 #include "arrays.h"
+#include "passes.h"
 
-static void join_line(BlockArrays *self, int32_t first, int32_t b)
+static void refuse_record(BlockArrays *self, int32_t b)
+{
+    const Block *block = &BLOCK(self, b);
+    PyErr_Format(PyExc_IndexError, "block %d has number %d of group %d and neighbours %d and %d: not all exist", b,
+                 block->number, block->group, block->ahead, block->behind);
+}
+
+static void refuse_entry(BlockArrays *self, int32_t group, int32_t number)
+{
+    PyErr_Format(PyExc_IndexError, "the index has block %d for number %d of group %d, found a pool of %zd",
+                 INDEX(self, group, number), number, group, self->num_blocks);
+}
+
+static void append_to_list(BlockArrays *self, int32_t first, int32_t b)
 {
     int32_t last = BLOCK(self, first).ahead ? BLOCK(self, first).ahead : first;
     BLOCK(self, last).behind = b;
@@ -11,11 +26,11 @@ static void join_line(BlockArrays *self, int32_t first, int32_t b)
     BLOCK(self, first).ahead = b;
 }
 
-/* Returns whether b was the last in its line, so that the key is gone. firsts are those of its group. */
-static int leave_line(BlockArrays *self, int32_t *firsts, int32_t number, int32_t b)
+/* Returns whether the key is gone, since b was the only block of its list. firsts are those of b's group. */
+static int remove_from_list(BlockArrays *self, int32_t *firsts, int32_t number, int32_t b)
 {
     int32_t before = BLOCK(self, b).ahead, after = BLOCK(self, b).behind;
-    if (!(before | after)) { /* alone, as nearly all are: no other record need be looked at */
+    if (!(before | after)) { /* the usual case, which reads no other record */
         firsts[number] = 0;
         return 1;
     }
@@ -35,7 +50,18 @@ static int leave_line(BlockArrays *self, int32_t *firsts, int32_t number, int32_
     return 0;
 }
 
-/* Returns whether all can be keyed here, or -1, an error. */
+static int can_follow(BlockArrays *self, int32_t first, int32_t group, int32_t number)
+{
+    if (!is_block(self, first))
+        refuse_entry(self, group, number);
+    else if (!is_block(self, BLOCK(self, first).ahead))
+        refuse_record(self, first);
+    else
+        return 1;
+    return 0;
+}
+
+/* Returns 1, 0 if some block cannot be keyed here, or -1, an error. */
 static int can_register(BlockArrays *self, Ints *groups, Ints *ids, Ints *numbers)
 {
     const Block *blocks = &BLOCK(self, 0);
@@ -48,8 +74,19 @@ static int can_register(BlockArrays *self, Ints *groups, Ints *ids, Ints *number
                 refuse_block(self, b);
                 return -1;
             }
-            if (b && (blocks[b].number || !number || (first && blocks[first].irregular)))
+            if (!b)
+                continue;
+            if (first && !can_follow(self, first, AT(groups, 0, i), number))
+                return -1;
+            if (!number || (first && blocks[first].irregular))
                 able = 0;
+            if (blocks[b].number | blocks[b].ahead) { /* together, since they are 0 in every block without a key */
+                if (!is_block(self, blocks[b].ahead)) {
+                    refuse_record(self, b);
+                    return -1;
+                }
+                able = able && !blocks[b].number;
+            }
         }
     }
     return able;
@@ -65,14 +102,14 @@ static void move_to(BlockArrays *self, int32_t b, int32_t group)
 }
 
 /* Key a row of blocks, all of which can be registered. */
-static void give_keys(BlockArrays *self, int32_t group, Ints *ids, Py_ssize_t i, Ints *numbers, Ints *stored)
+static void register_row(BlockArrays *self, int32_t group, Ints *ids, Py_ssize_t i, Ints *numbers, Ints *stored)
 {
     Block *blocks = &BLOCK(self, 0);
     int32_t *firsts = &INDEX(self, group, 0);
     int64_t cached = 0, reusable = 0;
     for (Py_ssize_t j = 0; j < ids->columns; j++) {
         int32_t b = AT(ids, i, j), number = number_at(self, numbers, j), first = firsts[number];
-        if (stored->data)
+        if (is_given(stored))
             AT(stored, i, j) = b && !first ? number : 0;
         if (!b)
             continue;
@@ -82,7 +119,7 @@ static void give_keys(BlockArrays *self, int32_t group, Ints *ids, Py_ssize_t i,
         cached++;
         reusable += !blocks[b].refs;
         if (first)
-            join_line(self, first, b);
+            append_to_list(self, first, b);
         else
             firsts[number] = b;
     }
@@ -90,17 +127,17 @@ static void give_keys(BlockArrays *self, int32_t group, Ints *ids, Py_ssize_t i,
     COUNT(self, REUSABLE, group) += reusable;
 }
 
-static PyObject *register_rows(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+PyObject *register_rows(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
-    if (open_arguments(args, count, "rrrw", &a) < 0)
+    if (open_apart(self, args, count, "vrvO", &a) < 0)
         return NULL;
     Ints *groups = &a.ints[0], *ids = &a.ints[1], *numbers = &a.ints[2], *stored = &a.ints[3];
     int ok = are_groups(self, groups, ids->rows, 0) && covers(numbers, 0, ids->columns) &&
              has_room(stored, ids->rows, ids->columns);
     int able = ok ? can_register(self, groups, ids, numbers) : -1;
     for (Py_ssize_t i = 0; able > 0 && i < ids->rows; i++)
-        give_keys(self, AT(groups, 0, i), ids, i, numbers, stored);
+        register_row(self, AT(groups, 0, i), ids, i, numbers, stored);
     close_arguments(&a);
     return able < 0 ? NULL : PyBool_FromLong(able);
 }
@@ -111,7 +148,7 @@ typedef struct {
     int64_t cached, reusable;
 } Losses;
 
-static void lose(BlockArrays *self, Losses *losses, int for_reuse)
+static void count_losses(BlockArrays *self, Losses *losses, int for_reuse)
 {
     if (!losses->cached)
         return;
@@ -121,29 +158,48 @@ static void lose(BlockArrays *self, Losses *losses, int for_reuse)
     losses->cached = losses->reusable = 0;
 }
 
-/* Returns 0, -1 where one of ids is irregular, or -2, an error. */
-static int can_withdraw(BlockArrays *self, Ints *ids)
+static int is_in_list(BlockArrays *self, int32_t b)
+{
+    const Block *block = &BLOCK(self, b);
+    if (!is_block(self, block->ahead) || !is_block(self, block->behind))
+        refuse_record(self, b);
+    else if (!is_block(self, INDEX(self, block->group, block->number)))
+        refuse_entry(self, block->group, block->number);
+    else
+        return 1;
+    return 0;
+}
+
+/* Returns 0, -1 if one of ids is irregular, or -2, an error. */
+static int can_forget(BlockArrays *self, Ints *ids)
 {
     const Block *blocks = &BLOCK(self, 0);
-    int32_t irregular = 0;
+    int32_t irregular = 0, linked = 0;
     for (Py_ssize_t j = 0; j < ids->columns; j++) {
         int32_t b = AT(ids, 0, j);
         if (!is_block(self, b)) {
             refuse_block(self, b);
             return -2;
         }
-        irregular |= blocks[b].irregular;
-        if (blocks[b].number && !is_key(self, blocks[b].group, blocks[b].number)) {
-            PyErr_Format(PyExc_IndexError, "block %d has number %d of group %d, of which there is none", b,
-                         blocks[b].number, blocks[b].group);
+        const Block *block = &blocks[b];
+        irregular |= block->irregular;
+        if (!block->number)
+            continue;
+        if (!is_key(self, block->group, block->number)) {
+            refuse_record(self, b);
             return -2;
         }
+        linked |= block->ahead | block->behind;
     }
+    /* Where one is linked, all are checked: removing it can link one that is alone. */
+    for (Py_ssize_t j = 0; linked && j < ids->columns; j++)
+        if (blocks[AT(ids, 0, j)].number && !is_in_list(self, AT(ids, 0, j)))
+            return -2;
     return irregular ? -1 : 0;
 }
 
 /* Returns how many keys are gone with the keys of ids. */
-static Py_ssize_t withdraw(BlockArrays *self, Ints *ids, Ints *gone, int for_reuse)
+static Py_ssize_t forget_all(BlockArrays *self, Ints *ids, Ints *gone, int for_reuse)
 {
     Block *blocks = &BLOCK(self, 0);
     int32_t *firsts = &INDEX(self, 0, 0);
@@ -155,11 +211,11 @@ static Py_ssize_t withdraw(BlockArrays *self, Ints *ids, Ints *gone, int for_reu
         if (!number)
             continue;
         if (block->group != losses.group) {
-            lose(self, &losses, for_reuse);
+            count_losses(self, &losses, for_reuse);
             losses.group = block->group;
             firsts = &INDEX(self, losses.group, 0);
         }
-        if (leave_line(self, firsts, number, b) && gone->data) {
+        if (remove_from_list(self, firsts, number, b) && is_given(gone)) {
             AT(gone, 0, found) = losses.group;
             AT(gone, 1, found) = number;
             found++;
@@ -168,31 +224,30 @@ static Py_ssize_t withdraw(BlockArrays *self, Ints *ids, Ints *gone, int for_reu
         losses.cached++;
         losses.reusable += !block->refs;
     }
-    lose(self, &losses, for_reuse);
+    count_losses(self, &losses, for_reuse);
     return found;
 }
 
-static PyObject *forget(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+PyObject *forget(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
-    if (open_arguments(args, count, "rwn", &a) < 0)
+    if (open_apart(self, args, count, "vOn", &a) < 0)
         return NULL;
     Ints *ids = &a.ints[0], *gone = &a.ints[1];
-    Py_ssize_t found = has_room(gone, 2, ids->columns) ? can_withdraw(self, ids) : -2;
+    Py_ssize_t found = has_room(gone, 2, ids->columns) ? can_forget(self, ids) : -2;
     if (!found)
-        found = withdraw(self, ids, gone, a.numbers[0] != 0);
+        found = forget_all(self, ids, gone, a.numbers[0] != 0);
     close_arguments(&a);
     return found > -2 ? PyLong_FromSsize_t(found) : NULL;
 }
 
-static PyObject *stand_for(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+PyObject *are_keyed_under(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
-    int same = 1;
-    if (open_arguments(args, count, "rr", &a) < 0)
+    if (open_arguments(args, count, "rv", &a) < 0)
         return NULL;
     Ints *ids = &a.ints[0], *numbers = &a.ints[1];
-    int ok = are_blocks(self, ids) && covers(numbers, 0, ids->columns);
+    int ok = covers(numbers, 0, ids->columns) && are_blocks(self, ids), same = 1;
     for (Py_ssize_t i = 0; ok && same && i < ids->rows; i++)
         for (Py_ssize_t j = 0; same && j < ids->columns; j++) {
             int32_t b = AT(ids, i, j);

@@ -1,6 +1,7 @@
-/* What is cached of a prompt: entry j is, when every one of the groups has a block for numbers[j]. */
+/* Look-ups: entry j of a prompt is cached if every group has a block for numbers[j]. */
 
 #include "arrays.h"
+#include "passes.h"
 
 static int is_cached(BlockArrays *self, Ints *groups, Ints *numbers, Py_ssize_t j)
 {
@@ -36,7 +37,7 @@ static Py_ssize_t find_last_present(BlockArrays *self, Ints *groups, Ints *numbe
     return j < 0 ? -1 : j;
 }
 
-/* The lowest entry that a run needs is looked at first: where it is missing, every end above it is out. */
+/* Examines the lowest entry of a run first: if it is missing, it rules out every run that contains it. */
 static Py_ssize_t find_last_run(BlockArrays *self, Ints *groups, Ints *numbers, Py_ssize_t length, Py_ssize_t end)
 {
     Py_ssize_t known = end; /* entries [known, end) are cached */
@@ -55,7 +56,7 @@ static Py_ssize_t find_last_run(BlockArrays *self, Ints *groups, Ints *numbers, 
 static PyObject *answer(BlockArrays *self, PyObject *const *args, Py_ssize_t count, Search search, int first_is_step)
 {
     Arguments a;
-    if (open_arguments(args, count, "rrnn", &a) < 0)
+    if (open_arguments(args, count, "vvnn", &a) < 0)
         return NULL;
     Py_ssize_t first = a.numbers[0], end = a.numbers[1];
     int ok = are_groups(self, &a.ints[0], 0, 0) && covers(&a.ints[1], first_is_step ? 0 : first, end);
@@ -69,33 +70,33 @@ static PyObject *answer(BlockArrays *self, PyObject *const *args, Py_ssize_t cou
     return ok ? PyLong_FromSsize_t(found) : NULL;
 }
 
-static PyObject *first_missing(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+PyObject *first_missing(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     return answer(self, args, count, find_first_missing, 0);
 }
 
-static PyObject *last_missing(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+PyObject *last_missing(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     return answer(self, args, count, find_last_missing, 0);
 }
 
-static PyObject *last_present(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+PyObject *last_present(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     return answer(self, args, count, find_last_present, 1);
 }
 
-static PyObject *last_run(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+PyObject *last_run(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     return answer(self, args, count, find_last_run, 1);
 }
 
-static PyObject *gather(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
+PyObject *gather(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
-    if (open_arguments(args, count, "rrw", &a) < 0)
+    if (open_arguments(args, count, "vvR", &a) < 0)
         return NULL;
     Ints *groups = &a.ints[0], *numbers = &a.ints[1], *found = &a.ints[2];
-    int ok = is_given(found) && are_groups(self, groups, found->rows, 0) && covers(numbers, 0, found->columns);
+    int ok = are_groups(self, groups, found->rows, 0) && covers(numbers, 0, found->columns);
     for (Py_ssize_t i = 0; ok && i < found->rows; i++)
         for (Py_ssize_t j = 0; j < found->columns; j++)
             AT(found, i, j) = INDEX(self, AT(groups, 0, i), number_at(self, numbers, j));

@@ -13,7 +13,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 HOT = {
-    "kvhybrid.cache": ("blocks", "counters", "event_log", "hashing", "manager", "misses", "request"),
+    "kvhybrid.cache": ("blocks", "event_log", "hashing", "manager", "misses", "request", "stats_collector"),
     "kvhybrid.cache.coordinators": (
         "allocation",
         "base",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from kvhybrid.cache.miss_causes import MissCauses
+from kvhybrid.cache.stats import MissCauses
 from kvhybrid.managers.arrays import IntArray
 
 # Made in every call, so they are plain classes: compiled, a dataclass is still made by interpreted code.

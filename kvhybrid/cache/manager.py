@@ -12,12 +12,11 @@ from kvhybrid.cache.config import CacheConfigError, KVCacheConfig
 from kvhybrid.cache.coordinators import get_kv_cache_coordinator
 from kvhybrid.cache.coordinators.allocation import NO_HEADROOM, Allocation, Headroom
 from kvhybrid.cache.coordinators.request_tables import RequestTables
-from kvhybrid.cache.counters import CacheCounters
 from kvhybrid.cache.events import CacheEvent
-from kvhybrid.cache.figures import take_stats
 from kvhybrid.cache.hashing import PrefixHasher
 from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.cache.stats import CacheStats
+from kvhybrid.cache.stats_collector import StatsCollector
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.pool.block_pool import BlockPool
 
@@ -83,7 +82,7 @@ class KVCacheManager:
         self.hash_unit = config.hash_unit
         self.hasher = PrefixHasher(self.hash_unit) if enable_caching else None
         self.no_hit, self.no_blocks = self.coordinator.no_hit, self.coordinator.no_blocks
-        self.counters = CacheCounters(len(config.groups))
+        self._collector = StatsCollector(self.coordinator)
         misses, events = track_misses and enable_caching, record_events and enable_caching
         self.residency = self.coordinator.observe(misses, events, residency_clock)
         self.events = self.coordinator.events
@@ -201,11 +200,10 @@ class KVCacheManager:
             headroom = Headroom(watermark, reserved_blocks, full)
         answer = self.coordinator.allocate(request, held, hit, allocation, headroom)
         if not isinstance(answer, KVCacheBlocks):
-            self.counters.refusals[answer.value] += 1
+            self._collector.refused(answer)
             return None
         if held is None:
-            causes = self.coordinator.ledger is not None
-            self.counters.admitted(request.num_tokens, hit_tokens, new_computed_blocks, causes)
+            self._collector.admitted(request.num_tokens, hit_tokens, new_computed_blocks)
         return answer
 
     def _adoptable(self, request: Request, num_tokens: int, hit: PrefixHit | None) -> PrefixHit:
@@ -281,5 +279,5 @@ class KVCacheManager:
         return KVCacheBlocks(self.get_block_ids(request_id))
 
     def stats(self) -> CacheStats:
-        """The figures of now, per group and for the pool."""
-        return take_stats(self.coordinator, self.counters)
+        """The stats at this moment, per group and for the shared pool."""
+        return self._collector.stats()

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from kvhybrid.cache.miss_causes import MissCauses
+from kvhybrid.cache.stats import MissCauses
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.kernel import mark_all, mark_each

@@ -15,10 +15,10 @@ from kvhybrid.cache.coordinators.request_tables import RequestTables
 from kvhybrid.cache.coordinators.roll_back import go_back, mark, recount
 from kvhybrid.cache.errors import ManagerError, StaleHitError
 from kvhybrid.cache.event_log import EventLog
-from kvhybrid.cache.miss_causes import MissCauses
 from kvhybrid.cache.misses import MissLedger
 from kvhybrid.cache.request import Request
 from kvhybrid.cache.residency_meter import GroupResidency, ResidencyMeter
+from kvhybrid.cache.stats import MissCauses
 from kvhybrid.managers.arrays import EMPTY, IntArray
 from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.eviction import reuse_order

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from kvhybrid.cache.blocks import ComputedBlocks
 from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
 from kvhybrid.cache.manager import KVCacheManager
-from kvhybrid.cache.miss_causes import MissCauses
 from kvhybrid.cache.request import Request, RequestStatus
+from kvhybrid.cache.stats import MissCauses
 from kvhybrid.specs import CrossAttentionSpec, FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 from tests.kvhybrid.cache.pools import PooledTraffic
 from tests.kvhybrid.cache.setups import Features, features

@@ -27,11 +27,11 @@ HOT = {
     "kvhybrid.managers": (
         "arrays",
         "base",
+        "cached_prefix",
         "chunked_local",
         "cross",
         "full",
         "mamba",
-        "residency",
         "search",
         "sliding_window",
         "suffix",

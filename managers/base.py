@@ -10,8 +10,8 @@ import numpy as np
 from mypy_extensions import mypyc_attr
 
 from kvhybrid.managers.arrays import Entries, IntArray, columns
+from kvhybrid.managers.cached_prefix import CachedPrefix
 from kvhybrid.managers.pool.block_pool import BlockPool
-from kvhybrid.managers.residency import Residency
 from kvhybrid.managers.retention.base import RetainedRequest, Retention
 from kvhybrid.managers.search import LiveSetSearch
 from kvhybrid.managers.table import BlockTable
@@ -112,8 +112,8 @@ class SingleTypeKVCacheManager:
         return self._search(path, alignment, 0)
 
     def _search(self, path: IntArray, alignment: int, margin: int) -> LiveSetSearch:
-        residency = Residency(self.pool, self.group_ids, path, self.units_per_block)
-        return self.search_class(self.spec, residency, self.block_size, alignment, margin)
+        cached = CachedPrefix(self.pool, self.group_ids, path, self.units_per_block)
+        return self.search_class(self.spec, cached, self.block_size, alignment, margin)
 
     @property
     def granularity(self) -> int:

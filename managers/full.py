@@ -6,7 +6,7 @@ import numpy as np
 from mypy_extensions import mypyc_attr
 
 from kvhybrid.managers.arrays import IntArray
-from kvhybrid.managers.residency import Residency
+from kvhybrid.managers.cached_prefix import CachedPrefix
 from kvhybrid.managers.retention.base import RetainedRequest
 from kvhybrid.managers.search import LiveSetSearch
 from kvhybrid.managers.suffix import SuffixManager
@@ -24,8 +24,8 @@ class PrefixSearch(LiveSetSearch):
     """
 
     def __init__(self, manager: FullAttentionManager, path: IntArray, alignment: int, margin: int) -> None:
-        residency = Residency(manager.pool, manager.group_ids, path, manager.units_per_block)
-        super().__init__(manager.spec, residency, manager.block_size, alignment, margin)
+        cached = CachedPrefix(manager.pool, manager.group_ids, path, manager.units_per_block)
+        super().__init__(manager.spec, cached, manager.block_size, alignment, margin)
         self.manager = manager
         self.path = path
         self._covered = -1
@@ -40,7 +40,7 @@ class PrefixSearch(LiveSetSearch):
     def _cover(self, limit: int) -> int:
         """How many tokens, up to ``limit``, are cached from the start."""
         size = self.block_size
-        full = self.residency.first_missing(0, min(limit // size, self.residency.num_entries))
+        full = self.cached.first_missing(0, min(limit // size, self.cached.num_entries))
         if self.alignment >= size:
             return full * size
         unit = self.manager.rules.hash_unit
@@ -59,10 +59,10 @@ class PrefixSearch(LiveSetSearch):
         entries = -(-p // self.block_size)
         whole = min(entries, self._covered // self.block_size)
         if whole == entries:
-            return self.residency.blocks(0, entries)
+            return self.cached.blocks(0, entries)
         assert self._tail is not None
         tail = self._tail[:, None]
-        return np.concatenate((self.residency.blocks(0, whole), tail), axis=1) if whole else tail
+        return np.concatenate((self.cached.blocks(0, whole), tail), axis=1) if whole else tail
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -6,7 +6,7 @@ import numpy as np
 from mypy_extensions import mypyc_attr
 
 from kvhybrid.managers.arrays import IntArray
-from kvhybrid.managers.residency import Residency
+from kvhybrid.managers.cached_prefix import CachedPrefix
 from kvhybrid.managers.retention.base import RetainedRequest
 from kvhybrid.managers.search import LiveSetSearch
 from kvhybrid.managers.suffix import SuffixManager
@@ -21,18 +21,18 @@ class StateSearch(LiveSetSearch):
     def __init__(self, manager: MambaManager, path: IntArray, alignment: int) -> None:
         self.unit = manager.granularity
         stride = self.unit // manager.rules.hash_unit
-        residency = Residency(manager.pool, manager.group_ids, path, stride)
-        super().__init__(manager.spec, residency, manager.block_size, alignment, 0)
+        cached = CachedPrefix(manager.pool, manager.group_ids, path, stride)
+        super().__init__(manager.spec, cached, manager.block_size, alignment, 0)
 
     def at_most(self, limit: int) -> int:
-        end = min(limit // self.unit, self.residency.num_entries)
-        return (self.residency.last_present(end, max(self.alignment // self.unit, 1)) + 1) * self.unit
+        end = min(limit // self.unit, self.cached.num_entries)
+        return (self.cached.last_present(end, max(self.alignment // self.unit, 1)) + 1) * self.unit
 
     def blocks(self, p: int) -> IntArray:
-        table = np.zeros((self.residency.num_groups, -(-p // self.block_size)), np.int32)
+        table = np.zeros((self.cached.num_groups, -(-p // self.block_size)), np.int32)
         if p:
             at = p // self.unit
-            table[:, -1:] = self.residency.blocks(at - 1, at)
+            table[:, -1:] = self.cached.blocks(at - 1, at)
         return table
 
 

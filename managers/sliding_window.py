@@ -18,20 +18,20 @@ class WindowSearch(LiveSetSearch):
     spec: SlidingWindowSpec
 
     def at_most(self, limit: int) -> int:
-        size, margin, alignment, residency = self.block_size, self.margin, self.alignment, self.residency
-        p = min(limit, residency.num_entries * size - margin)
+        size, margin, alignment, cached = self.block_size, self.margin, self.alignment, self.cached
+        p = min(limit, cached.num_entries * size - margin)
         while True:
             p -= p % alignment
             if p <= 0:
                 return 0
             first, end = self.spec.first(p), -(-(p + margin) // size)
-            missing = residency.last_missing(first // size, end) if first < p + margin else -1
+            missing = cached.last_missing(first // size, end) if first < p + margin else -1
             if missing < 0:
                 return p
             if not first:
-                p = residency.first_missing(0, missing) * size - margin
+                p = cached.first_missing(0, missing) * size - margin
                 continue
-            reachable = residency.last_run(missing, end - first // size) * size - margin
+            reachable = cached.last_run(missing, end - first // size) * size - margin
             if reachable >= self.spec.window and not (reachable % alignment or (p - reachable) % size):
                 return reachable  # whole blocks lower, a hit needs as many of them
             p = max(reachable, min(missing * size - margin, self.spec.window - 1))

@@ -21,20 +21,20 @@ class SuffixSearch(LiveSetSearch):
     spec: SuffixSpec
 
     def at_most(self, limit: int) -> int:
-        size, margin, residency = self.block_size, self.margin, self.residency
-        p = min(limit, residency.num_entries * size - margin)
+        size, margin, cached = self.block_size, self.margin, self.cached
+        p = min(limit, cached.num_entries * size - margin)
         while True:
             p -= p % self.alignment
             if p <= 0:
                 return 0
             first = self.spec.first(p)
             end = -(-(p + margin) // size)
-            missing = residency.last_missing(first // size, end) if first < p + margin else -1
+            missing = cached.last_missing(first // size, end) if first < p + margin else -1
             if missing < 0:
                 return p
             p = missing * size - margin
             if missing == end - 1:
-                reachable = (residency.last_present(missing, 1) + 1) * size - margin
+                reachable = (cached.last_present(missing, 1) + 1) * size - margin
                 p = max(reachable, min(self.spec.first(p), p)) if not margin and p > 0 else reachable
 
 

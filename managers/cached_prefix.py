@@ -8,7 +8,7 @@ from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.pool.block_pool import BlockPool
 
 
-class Residency:
+class CachedPrefix:
     """The cached blocks under a request's prefix, for groups that are searched together.
 
     Entry ``j`` is cached when every group has a block for it. Answers are remembered as far as searches need it:

@@ -31,6 +31,7 @@ HOT = {
         "chunked_local",
         "cross",
         "full",
+        "growth",
         "mamba",
         "search",
         "sliding_window",

@@ -16,11 +16,11 @@ from kvhybrid.specs import SuffixSpec
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PrefixSearch(LiveSetSearch):
-    """A miss ends every longer hit, so the covered length is found once and then only cut.
+    """A missing block rules out every longer hit, so the cached length is found once and then only cut.
 
-    Where hits may end inside a block, the first block that is not cached whole is tried at every unit inside it,
-    the longest first: a block keyed under a partial prefix covers that prefix. A block that is cached whole but
-    ends beyond the limit is not tried, as in the reference system: only its own end is keyed.
+    If hits may end inside a block, the first block that is not cached as a whole is tried at every unit inside it,
+    the longest first: a block keyed under a partial prefix covers that prefix. A block that is cached as a whole
+    but ends beyond the limit is not tried, as in the reference system: only its own end is keyed.
     """
 
     def __init__(self, manager: FullAttentionManager, path: IntArray, alignment: int, margin: int) -> None:
@@ -67,7 +67,7 @@ class PrefixSearch(LiveSetSearch):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class FullAttentionManager(SuffixManager):
-    """Groups whose every token is read again: nothing dies before the request ends."""
+    """Groups whose every token is read by all later ones: no block is dead before the request ends."""
 
     spec: SuffixSpec
 
@@ -77,7 +77,7 @@ class FullAttentionManager(SuffixManager):
     def dead(self, table: BlockTable, num_tokens: int) -> list[tuple[int, int]]:
         return []
 
-    def quiet_until(self, table: BlockTable, keyed: int, main: int) -> int:
+    def no_work_until(self, table: BlockTable, keyed: int, tokens_after: int) -> int:
         return self._next_need(table, keyed)
 
     def _key_units(self, units: np.ndarray, path_length: int) -> np.ndarray:

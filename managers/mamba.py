@@ -1,4 +1,4 @@
-"""Recurrent states: a request holds the state that it starts from and the one that it ends on."""
+"""Recurrent states: a request holds the state that its step starts from and the one that it ends on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kvhybrid.specs import MambaSpec
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class StateSearch(LiveSetSearch):
-    """A hit needs one block: the state at its end. It is looked for from the right."""
+    """A hit needs one block, the state at its end. The search starts from the right."""
 
     def __init__(self, manager: MambaManager, path: IntArray, alignment: int) -> None:
         self.unit = manager.granularity
@@ -38,7 +38,7 @@ class StateSearch(LiveSetSearch):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class MambaManager(SuffixManager):
-    """Groups of a state. A state may be keyed only where a step ended on it."""
+    """Groups of recurrent states. A state can be keyed only where a step ended on it."""
 
     spec: MambaSpec
 
@@ -62,7 +62,7 @@ class MambaManager(SuffixManager):
         ends = [end // size - 1 for end in ((began, ended) if began != ended else (ended,)) if end % size == 0]
         return [j for j in ends if start <= j < full and table.ids[0, j]]
 
-    def _alive_until(self, table: BlockTable, main: int) -> int:
+    def _alive_until(self, table: BlockTable, tokens_after: int) -> int:
         return (table.dropped + 1) * self.block_size
 
     def _register_tail(self, table: BlockTable, path: IntArray, num_tokens: int, request: RetainedRequest) -> None:

@@ -14,9 +14,9 @@ from kvhybrid.specs import KVCacheSpec
 class LiveSetSearch:
     """The search that needs nothing from a spec but `live_blocks`.
 
-    A request can resume at ``p`` when cached blocks cover ``live(p)`` and the ``margin`` tokens above ``p``. A
-    missing block rules out every ``p`` that reads it, down to where it is written anew, so candidates only move
-    down and each block is looked at once.
+    A request can resume at ``p`` if cached blocks cover ``live(p)`` and the ``margin`` tokens above ``p``. A
+    missing block rules out every ``p`` that reads it, down to where the request computes it itself, so candidates
+    only move down and each block is probed once.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class LiveSetSearch:
         return max((self.cached.last_missing(r.start, r.stop) for r in ranges), default=-1)
 
     def blocks(self, p: int) -> IntArray:
-        """The table entries for a hit of ``p`` tokens, one row per group, null where nothing is read."""
+        """The table entries for a hit of ``p`` tokens, shaped (groups, entries); null entries are not read."""
         num_groups = self.cached.num_groups
         table = np.zeros((num_groups, -(-p // self.block_size)), np.int32)
         for entries in self.spec.live_blocks(p, self.block_size):

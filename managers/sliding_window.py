@@ -1,4 +1,4 @@
-"""Sliding window: the blocks below the window go back as it moves."""
+"""Sliding window: blocks below the window are freed as it moves."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from kvhybrid.specs import SlidingWindowSpec
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class WindowSearch(LiveSetSearch):
-    """A hit beyond the first window needs a run of cached blocks of one fixed length, which is looked for from the
-    right; within the first window, one that reaches back to the start."""
+    """A hit beyond the first window needs a run of cached blocks of a fixed length, searched from the right; a hit
+    within the first window needs one that reaches back to the start."""
 
     spec: SlidingWindowSpec
 
@@ -33,7 +33,7 @@ class WindowSearch(LiveSetSearch):
                 continue
             reachable = cached.last_run(missing, end - first // size) * size - margin
             if reachable >= self.spec.window and not (reachable % alignment or (p - reachable) % size):
-                return reachable  # whole blocks lower, a hit needs as many of them
+                return reachable  # a hit that is whole blocks shorter needs equally many
             p = max(reachable, min(missing * size - margin, self.spec.window - 1))
 
 
@@ -44,5 +44,5 @@ class SlidingWindowManager(SuffixManager):
     spec: SlidingWindowSpec
     search_class = WindowSearch
 
-    def _alive_until(self, table: BlockTable, main: int) -> int:
+    def _alive_until(self, table: BlockTable, tokens_after: int) -> int:
         return (table.dropped + 1) * self.block_size + self.spec.window - 2

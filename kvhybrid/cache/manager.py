@@ -162,11 +162,11 @@ class KVCacheManager:
             ManagerError: A single-type manager raised; everything is as it was before the call.
         """
         held = self.coordinator.tables.get(request.request_id)
-        # Most decode steps end here: no block is needed, dead or to be keyed before ``quiet_until``.
+        # Most decode steps end here: no block is needed, dead or to be keyed before ``no_work_until``.
         if (
             held is not None
             and held.owner is request
-            and request.num_computed_tokens + num_new_tokens + num_lookahead_tokens <= held.quiet_until
+            and request.num_computed_tokens + num_new_tokens + num_lookahead_tokens <= held.no_work_until
             and request.status is RUNNING
             and num_new_tokens > 0
             and not num_external_computed_tokens

@@ -203,7 +203,7 @@ class KVCacheCoordinator:
         self, request: Request, held: RequestTables, allocation: Allocation, headroom: Headroom
     ) -> KVCacheBlocks | Refusal:
         settled = max(0, allocation.tokens_before - request.num_in_flight_tokens)
-        if settled > held.quiet_until:
+        if settled > held.no_work_until:
             self.groups.free_dead(held, settled)
         if headroom is NO_HEADROOM and self.groups.has_room(held, allocation.slots):
             self._settle(held, request, allocation)
@@ -235,13 +235,13 @@ class KVCacheCoordinator:
         """All groups have their blocks: key what the step fills, and find out how long no call has work to do."""
         after, keyable = allocation.tokens_after, allocation.keyable_tokens
         self.groups.settle(held, allocation.tokens_before, after)
-        held.quiet_until = -1
+        held.no_work_until = -1
         if keyable:
             if keyable >= held.keys_from:
                 self._key(held, request, keyable)
                 held.keys_from = keyable - keyable % self.hash_unit + self.hash_unit
             if after >= request.num_prompt_tokens:
-                held.quiet_until = self.groups.quiet_until(held, keyable, after)
+                held.no_work_until = self.groups.no_work_until(held, keyable, after)
 
     # ---- keys
 

@@ -13,8 +13,9 @@ from kvhybrid.cache.config import KVCacheConfig
 from kvhybrid.cache.coordinators.allocation import Allocation
 from kvhybrid.cache.coordinators.request_tables import RequestTables
 from kvhybrid.managers.arrays import IntArray
-from kvhybrid.managers.base import GroupRules, Growth, SingleTypeKVCacheManager
+from kvhybrid.managers.base import GroupRules, SingleTypeKVCacheManager
 from kvhybrid.managers.eviction import ReuseOrder
+from kvhybrid.managers.growth import Growth
 from kvhybrid.managers.pool.block_pool import BlockPool
 from kvhybrid.managers.retention.base import Retention
 from kvhybrid.specs import registry
@@ -230,11 +231,11 @@ class Groups:
         for manager, table in held.pairs:
             manager.settle(table, tokens_before, tokens_after)
 
-    def quiet_until(self, held: RequestTables, keyed: int, tokens_after: int) -> int:
+    def no_work_until(self, held: RequestTables, keyed: int, tokens_after: int) -> int:
         """How far the request may grow, token by token, before any of its groups has work to do."""
         longest = self.max_model_len
         for manager, table in held.pairs:
-            longest = min(longest, manager.quiet_until(table, keyed, tokens_after))
+            longest = min(longest, manager.no_work_until(table, keyed, tokens_after))
         return longest
 
     # ---- what the current step has written, and page copies

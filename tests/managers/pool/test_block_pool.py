@@ -263,6 +263,20 @@ def test_moved_keys_are_served_by_the_target_alone() -> None:
     assert pool.free_queue() == [1, 3, 4, 2]
 
 
+@pytest.mark.parametrize("more", [False, True], ids=["one key", "several keys"])
+def test_the_target_of_moved_keys_serves_in_the_place_of_the_source(more: bool) -> None:
+    pool = pool_of(6)
+    pool.take(4)
+    for block in (1, 2, 3):
+        key(pool, block, 3)
+    if more:
+        key(pool, 1, 4)
+    pool.keys.move(1, 4)
+    assert pool.keys.blocks(0, 3) == [4, 2, 3]
+    pool.keys.drop(ids(4))
+    assert pool.keys.blocks(0, 3) == [2, 3]
+
+
 def test_moving_no_keys_gives_none() -> None:
     pool = pool_of(4)
     pool.take(2)
@@ -458,6 +472,11 @@ class NaivePool:
             if not self.owners[owned]:
                 del self.owners[owned]
 
+    def move_keys(self, source: int, target: int) -> None:
+        for owned in self.keys_of(source):
+            blocks = self.owners[owned]
+            blocks[blocks.index(source)] = target
+
     def take(self, count: int) -> list[int]:
         taken, self.queue = self.queue[:count], self.queue[count:]
         for block in taken:
@@ -562,11 +581,8 @@ class PoolMachine(RuleBasedStateMachine):
     def move_keys(self, data: st.DataObject) -> None:
         source, target = data.draw(st.permutations(self.held()))[:2]
         if not self.naive.keys_of(target):
-            keys = self.naive.keys_of(source)
             self.pool.keys.move(source, target)
-            self.naive.drop_keys(source)
-            for owned in keys:
-                self.naive.register(owned, target)
+            self.naive.move_keys(source, target)
 
     @rule(data=st.data())
     def evict(self, data: st.DataObject) -> None:

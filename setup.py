@@ -13,7 +13,16 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 HOT = {
-    "kvhybrid.cache": ("blocks", "event_log", "hashing", "manager", "misses", "request", "stats_collector"),
+    "kvhybrid.cache": (
+        "blocks",
+        "event_log",
+        "extra_keys",
+        "hashing",
+        "manager",
+        "misses",
+        "request",
+        "stats_collector",
+    ),
     "kvhybrid.cache.coordinators": (
         "allocation",
         "base",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
-from kvhybrid.cache.hashing import ROOT, extra_keys
+from kvhybrid.cache.hashing import ROOT
 from kvhybrid.cache.request import Request
 from kvhybrid.managers.arrays import IntArray
 
@@ -53,7 +53,7 @@ class BlockStored:
         if request is None:
             return StoredBlock(key, ROOT, start, end, ())
         parent = request.block_hashes[start // unit - 1] if start else ROOT
-        extra = tuple(extra_keys(request, i, unit) for i in range(start // unit, end // unit))
+        extra = tuple(request.extra_keys.of_unit(i, unit) for i in range(start // unit, end // unit))
         return StoredBlock(key, parent, start, end, extra)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from mypy_extensions import mypyc_attr
 
+from kvhybrid.cache.extra_keys import ExtraKeys, LoRA, MediaItem
 from kvhybrid.cache.hashing import PrefixHasher
 from kvhybrid.managers.prefix.index import PrefixPath
 from kvhybrid.managers.prefix.key_chain import KeyChain
@@ -26,23 +26,6 @@ class RequestStatus(Enum):
     RUNNING = "running"
     PREEMPTED = "preempted"
     FINISHED = "finished"
-
-
-@dataclass(frozen=True)
-class LoRA:
-    """An adapter. Its name and path enter the key of every block."""
-
-    name: str
-    path: str
-
-
-@dataclass(frozen=True)
-class MediaItem:
-    """An image or sound whose placeholder tokens are ``[start, start + length)`` of the prompt."""
-
-    content_hash: str
-    start: int
-    length: int
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -73,9 +56,7 @@ class Request:
         self.token_ids = list(prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         self.max_new_tokens = max_new_tokens
-        self.cache_salt = cache_salt or None
-        self.lora = lora
-        self.media = tuple(media)
+        self.extra_keys = ExtraKeys(lora, tuple(media), cache_salt or None)
         self.num_encoder_tokens = num_encoder_tokens
         self.encoder_input = encoder_input
         """What the encoder reads, kept until the request is finished: after a preemption it is read again."""
@@ -115,4 +96,4 @@ class Request:
 
     def _extend_hashes(self) -> None:
         if self._hasher is not None:
-            self._hasher.extend(self)
+            self._hasher.extend(self.block_hashes, self.token_ids, self.extra_keys)

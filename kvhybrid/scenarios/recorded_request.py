@@ -52,10 +52,11 @@ class RecordedRequest:
         known = names.extend(0, request, 0)
         prompt = known[: request.num_prompt_tokens]
         step: ScenarioStep = {"do": "submit", "request": self.name, "tokens": runs_of(prompt)}
-        if request.cache_salt is not None:
-            step["salt"] = request.cache_salt
-        if request.lora is not None:
-            step["lora"] = [request.lora.name, request.lora.path]
+        extra = request.extra_keys
+        if extra.salt is not None:
+            step["salt"] = extra.salt
+        if extra.lora is not None:
+            step["lora"] = [extra.lora.name, extra.lora.path]
         if request.num_encoder_tokens:
             step["encoder_tokens"] = request.num_encoder_tokens
         if request.skip_reading_prefix_cache:

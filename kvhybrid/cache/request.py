@@ -1,4 +1,4 @@
-"""A request: its tokens, what of them is computed, and the keys of its prefix."""
+"""A request: its tokens, how many of them are computed, and the keys of its prefix."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class RequestStatus(Enum):
-    """Where a request stands with the scheduler."""
+    """The state of a request in the scheduler."""
 
     WAITING = "waiting"
     LOADING = "loading"
-    """Its first tokens come from outside and are not there yet."""
+    """Its first tokens are being loaded from outside."""
     RUNNING = "running"
     PREEMPTED = "preempted"
     FINISHED = "finished"
@@ -59,7 +59,7 @@ class Request:
         self.extra_keys = ExtraKeys(lora, tuple(media), cache_salt or None)
         self.num_encoder_tokens = num_encoder_tokens
         self.encoder_input = encoder_input
-        """What the encoder reads, kept until the request is finished: after a preemption it is read again."""
+        """The encoder's input, kept until the request is finished: after a preemption it is encoded again."""
         self.skip_reading_prefix_cache = skip_reading_prefix_cache
 
         self.status = RequestStatus.WAITING
@@ -67,14 +67,14 @@ class Request:
         self.num_in_flight_tokens = 0
         self.num_preemptions = 0
         self.shared_prefix_boundary = 0
-        """The junction that the latest look-up found: how far another group proved the prefix shared."""
+        """The junction of the latest look-up, in tokens: how far another group proved the prefix shared."""
 
         self._hasher = hasher
         self.hash_unit = hasher.unit if hasher else None
-        """Tokens per key, where the request has keys."""
+        """Tokens per key; None if the request has no keys."""
         self.block_hashes = KeyChain()
         self.path: PrefixPath | None = None
-        """The numbers of its keys, kept by the cache manager that it is sent to."""
+        """The prefix numbers of its keys in the cache that it was sent to last."""
         self._extend_hashes()
 
     @property

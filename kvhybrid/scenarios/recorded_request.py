@@ -24,7 +24,7 @@ OPTIONS: Final[Mapping[str, tuple[str, object]]] = {
 
 
 class InexpressibleError(Exception):
-    """A call that no step of a scenario stands for."""
+    """A call that no step of a scenario can express."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The contract of this folder: the order in which each call is spread over the groups."""
+"""The contract of this folder: look-ups, allocations and frees over all groups."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ class KVCacheCoordinator:
         self.events: EventLog | None = None
         cacheable = [c for c, manager in enumerate(self.managers) if manager.spec.cacheable]
         self.search_order = sorted(cacheable, key=lambda c: not self.managers[c].spec.prefix)
-        """The managers that can have hits, those first whose misses end every longer hit."""
+        """The managers that can have hits, first those for which a missing block rules out every longer hit."""
         self.no_hit = self._no_hit()
         self.no_blocks = KVCacheBlocks(self.no_hit.ids)
-        """The answer to an allocation that needs no block."""
+        """The answer to an allocation that appends no entry."""
 
     def _sub_block_hits(self) -> bool:
         return False
@@ -86,9 +86,10 @@ class KVCacheCoordinator:
     def observe(
         self, misses: bool, events: bool, clock: Callable[[], float] | None
     ) -> list[GroupResidency] | None:
-        """Let the pools be observed: by a ledger of misses, a log of events, and meters of residency by ``clock``.
+        """Attach observers to the pools: a ledger of misses, a log of events, meters of residency by ``clock``.
 
-        Returns, per group, how long its blocks live; None without a clock.
+        Returns:
+            Per group, what the meters measure; None without a clock.
         """
         observers: list[PoolObserver] = []
         if misses:
@@ -139,7 +140,7 @@ class KVCacheCoordinator:
         return numbers
 
     def _sweep(self) -> None:
-        """Recycle the prefix numbers that no block, no request and no memory of misses needs."""
+        """Recycle the prefix numbers that no block, no request and no ledger needs."""
         needed = np.zeros(len(self.index), bool)
         for pool in self.pools:
             used = pool.keys.numbers_in_use()[: len(needed)]
@@ -232,7 +233,7 @@ class KVCacheCoordinator:
         return added
 
     def _settle(self, held: RequestTables, request: Request, allocation: Allocation) -> None:
-        """All groups have their blocks: key what the step fills, and find out how long no call has work to do."""
+        """All groups have their blocks: key what the step fills, and find out for how long no call has work."""
         after, keyable = allocation.tokens_after, allocation.keyable_tokens
         self.groups.settle(held, allocation.tokens_before, after)
         held.no_work_until = -1
@@ -246,7 +247,7 @@ class KVCacheCoordinator:
     # ---- keys
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
-        """Key what is full at ``num_tokens``, if the request holds anything.
+        """Key the blocks that are full at ``num_tokens``, if the request holds any.
 
         Raises:
             ManagerError: A single-type manager raised; the call was rolled back.
@@ -279,7 +280,7 @@ class KVCacheCoordinator:
     # ---- freeing
 
     def free(self, request: Request) -> None:
-        """Give back what ``request`` holds, each group's tail first."""
+        """Free what ``request`` holds, each group's tail first."""
         held = self.tables.pop(request.request_id, None)
         if held is not None:
             self._release(held)
@@ -292,7 +293,7 @@ class KVCacheCoordinator:
         return held
 
     def free_deferred(self, held: RequestTables) -> None:
-        """Give back what `defer_free` kept. Raises ValueError for anything else."""
+        """Free what `defer_free` kept. Raises ValueError for anything else."""
         for i, kept in enumerate(self.deferred):
             if kept is held:
                 del self.deferred[i]
@@ -310,7 +311,7 @@ class KVCacheCoordinator:
     # ---- failures of single-type managers
 
     def _holders(self) -> list[RequestTables]:
-        """All that hold blocks: requests, and those that have ended and whose blocks are still read."""
+        """All that hold blocks: requests, and those that have ended but whose blocks are still read."""
         return [*self.tables.values(), *self.deferred]
 
     def _rolled_back(

@@ -14,7 +14,7 @@ from kvhybrid.managers.pool.block_pool import BlockPool
 
 
 def mark(groups: Groups, held: RequestTables | None) -> None:
-    """Note the present state of the pending copies and of the tables of ``held``, which a call is about to change.
+    """Note the state of the pending copies and of the tables of ``held``, which a call is about to change.
 
     ``held`` is None for a request that holds nothing yet.
     """

@@ -32,9 +32,14 @@ class MissLedger(PoolObserver):
 
     # ---- memory
 
+    @property
+    def room(self) -> int:
+        """Prefix numbers below this can be remembered."""
+        return int(self._lost.shape[1])
+
     def grow(self, numbers: int) -> None:
         """Make room for prefix numbers below ``numbers``."""
-        have = self._lost.shape[1]
+        have = self.room
         if numbers > have:
             more = ((0, 0), (0, max(numbers, 2 * have) - have))
             self._computed, self._lost = np.pad(self._computed, more), np.pad(self._lost, more)

@@ -60,7 +60,8 @@ class PrefixIndex:
     """
 
     def __init__(self, room: int) -> None:
-        """``room`` is how many numbers are given between two sweeps."""
+        self.room = room
+        """How many numbers are given before the next sweep is due."""
         self._root = Run(0, None, 0, [], 0, 0)
         self._runs: list[Run] = [self._root]
         """By place. The place of a run that is gone is on ``_spare_places`` until it is reused."""
@@ -69,7 +70,6 @@ class PrefixIndex:
         """For every number, the place of its run in ``_runs``."""
         self._numbers = NumberSpans()
         self._generation = 0
-        self._room = room
         self._given_since_sweep = 0
 
     def __len__(self) -> int:
@@ -103,8 +103,8 @@ class PrefixIndex:
 
     @property
     def wants_sweep(self) -> bool:
-        """Whether enough numbers were given since the last sweep."""
-        return self._given_since_sweep > self._room
+        """Whether a sweep is due."""
+        return self._given_since_sweep > self.room
 
     def is_current(self, path: PrefixPath) -> bool:
         """Whether the numbers of ``path`` are of this index and still valid."""

@@ -15,7 +15,7 @@ from kvhybrid.managers.pool.block_pool import BlockPool
 LONG = 256
 
 
-def cached_prefix_of(patterns: list[list[bool]], stride: int = 1) -> CachedPrefix:
+def pool_and_prefix(patterns: list[list[bool]], stride: int = 1) -> tuple[BlockPool, CachedPrefix]:
     """Groups whose entry j is cached where their pattern says so; entry j's block is ``1000 * (g + 1) + j``."""
     entries = len(patterns[0])
     pool = BlockPool(20_000, len(patterns))
@@ -24,11 +24,11 @@ def cached_prefix_of(patterns: list[list[bool]], stride: int = 1) -> CachedPrefi
     for group, pattern in enumerate(patterns):
         at = np.flatnonzero(pattern)
         pool.keys.register(group, int_array(1000 * (group + 1) + at), path[at * stride + stride - 1])
-    return CachedPrefix(pool, int_array(range(len(patterns))), path, stride)
+    return pool, CachedPrefix(pool, int_array(range(len(patterns))), path, stride)
 
 
-def probes_of(found: CachedPrefix) -> int:
-    return found._arrays.probes
+def cached_prefix_of(patterns: list[list[bool]], stride: int = 1) -> CachedPrefix:
+    return pool_and_prefix(patterns, stride)[1]
 
 
 def test_an_entry_counts_as_cached_only_when_every_group_has_it() -> None:
@@ -56,26 +56,26 @@ only_native = pytest.mark.skipif(not is_native, reason="the numpy form looks at 
 
 @only_native
 def test_questions_that_move_down_look_at_no_entry_twice() -> None:
-    found = cached_prefix_of([[True] * 700])
+    pool, found = pool_and_prefix([[True] * 700])
     for end in range(700, 64, -1):
         assert found.last_missing(end - 64, end) == -1
-    assert probes_of(found) == 699
+    assert pool.arrays.probes == 699
 
 
 @only_native
 def test_a_run_is_looked_for_in_strides_where_nothing_is_cached() -> None:
-    found = cached_prefix_of([[False] * 6400])
+    pool, found = pool_and_prefix([[False] * 6400])
     assert found.last_run(6400, 64) == -1
-    assert probes_of(found) == 100
+    assert pool.arrays.probes == 100
 
 
 @only_native
 def test_the_same_question_costs_nothing_the_second_time() -> None:
-    found = cached_prefix_of([[j < 300 for j in range(700)]])
+    pool, found = pool_and_prefix([[j < 300 for j in range(700)]])
     assert (found.last_present(700, 1), found.last_run(700, 50)) == (299, 300)
-    before = probes_of(found)
+    before = pool.arrays.probes
     assert (found.last_present(500, 1), found.last_run(400, 50)) == (299, 300)
-    assert probes_of(found) == before
+    assert pool.arrays.probes == before
 
 
 def test_a_request_shorter_than_a_stride_has_no_entries() -> None:

@@ -22,7 +22,16 @@ KERNEL = Extension(
 )
 
 HOT = {
-    "kvhybrid.cache": ("blocks", "counters", "event_log", "hashing", "manager", "misses", "request"),
+    "kvhybrid.cache": (
+        "blocks",
+        "event_log",
+        "extra_keys",
+        "hashing",
+        "manager",
+        "misses",
+        "request",
+        "stats_collector",
+    ),
     "kvhybrid.cache.coordinators": (
         "allocation",
         "base",
@@ -37,11 +46,12 @@ HOT = {
     "kvhybrid.managers": (
         "arrays",
         "base",
+        "cached_prefix",
         "chunked_local",
         "cross",
         "full",
+        "growth",
         "mamba",
-        "residency",
         "search",
         "sliding_window",
         "suffix",

@@ -1,4 +1,4 @@
-"""The cache manager: whether a request may have slots, and what it costs."""
+"""The cache manager: whether a request may have slots."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from kvhybrid.cache.config import CacheConfigError, KVCacheConfig
 from kvhybrid.cache.coordinators import get_kv_cache_coordinator
 from kvhybrid.cache.coordinators.allocation import NO_HEADROOM, Allocation, Headroom
 from kvhybrid.cache.coordinators.request_tables import RequestTables
-from kvhybrid.cache.counters import CacheCounters
 from kvhybrid.cache.events import CacheEvent
-from kvhybrid.cache.figures import take_stats
 from kvhybrid.cache.hashing import PrefixHasher
 from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.cache.stats import CacheStats
+from kvhybrid.cache.stats_collector import StatsCollector
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.pool.block_pool import BlockPool
 
@@ -27,10 +26,10 @@ ADMISSIBLE: Final = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class KVCacheManager:
-    """The interface that a scheduler calls.
+    """The interface that a scheduler calls. It decides about admission; the coordinator carries it out.
 
-    Every allocation counts first and commits after: a refusal changes nothing, except that blocks which nobody
-    reads any more may have gone back to the pool.
+    An allocation is counted first and committed after. A refusal changes nothing, except that blocks which no
+    later token reads may have been freed.
     """
 
     def __init__(
@@ -50,15 +49,16 @@ class KVCacheManager:
         """
         Args:
             config: The groups and the number of blocks.
-            max_model_len: Most tokens of a request; look-ahead slots stop there too.
-            max_in_flight_tokens: Most tokens of one request between two frees; ``max_model_len`` where not given.
+            max_model_len: Most tokens of a request, look-ahead included.
+            max_in_flight_tokens: Most tokens of one request that are scheduled before its dead blocks are freed;
+                ``max_model_len`` by default.
             watermark: Share of the pool that admissions leave free while other requests run, 0 to 1.
-            retention_interval: How densely window tails and states stay reusable. None: wherever a hit can end.
-                0: at the prompt's end and at junctions. A number: besides those, once in so many tokens.
-            eviction: Name of the order of reuse.
-            track_misses: Name the cause of every token that was not hit.
+            retention_interval: Where window tails and states stay reusable. None: wherever a hit can end. 0: at
+                the prompt's end and at junctions. N: additionally every N tokens.
+            eviction: Name of the order of reuse, or ``"module:Class"``.
+            track_misses: Find the cause of every token that was not hit, for `stats`.
             record_events: Collect cache events for `take_events`.
-            residency_clock: Measure how long blocks live, with this clock.
+            residency_clock: Measure how long blocks live, in the unit of this clock, for ``residency``.
 
         Raises:
             CacheConfigError: The configuration cannot work.
@@ -83,7 +83,7 @@ class KVCacheManager:
         self.hash_unit = config.hash_unit
         self.hasher = PrefixHasher(self.hash_unit) if enable_caching else None
         self.no_hit, self.no_blocks = self.coordinator.no_hit, self.coordinator.no_blocks
-        self.counters = CacheCounters(len(config.groups))
+        self._collector = StatsCollector(self.coordinator)
         misses, events = track_misses and enable_caching, record_events and enable_caching
         self.residency = self.coordinator.observe(misses, events, residency_clock)
         self.events = self.coordinator.events
@@ -95,15 +95,21 @@ class KVCacheManager:
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks of the shared pool that nobody holds, cached ones included."""
+        """Blocks of the shared pool that no request holds, cached ones included."""
         return self.block_pool.num_free
 
     # ---- what the scheduler calls
 
     def get_computed_blocks(self, request: Request) -> ComputedBlocks:
-        """How much of ``request`` is cached. Its last token is left to compute, for the sake of its logits.
+        """Find the longest cached prefix of ``request``, which has no computed tokens.
 
-        Nothing is held and nothing changes. Only for a request without computed tokens.
+        The hit leaves at least the last token to compute, since the model must give its logits. No block is held.
+
+        Returns:
+            The hit, its number of tokens, and the junction: how far some group could have gone beyond the hit.
+
+        Raises:
+            ValueError: The request's keys are not of this cache's unit.
         """
         unit = self.hash_unit
         if self.enable_caching and request.hash_unit not in (None, unit):
@@ -133,41 +139,42 @@ class KVCacheManager:
         reserved_blocks: int = 0,
         has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
-        """Slots for the next step of ``request``, or None when they do not fit now.
+        """Allocate slots for the next step of ``request``, or return None if they do not fit now.
 
-        The tokens of a call lie in this order::
+        The tokens of a call are in this order::
 
             | computed | adopted hit | from outside | new | look-ahead |
 
         Args:
+            request: Running, or about to be admitted. Its ``num_computed_tokens`` are those before the step.
             num_new_tokens: Tokens that the step computes, drafts included.
             num_new_computed_tokens: Tokens of the hit to adopt: all of ``new_computed_blocks``, or 0 to adopt
                 nothing of it.
             new_computed_blocks: What the look-up of this request found, for an admission.
             num_lookahead_tokens: Slots for a draft model beyond the new tokens.
-            num_external_computed_tokens: Tokens whose entries are loaded from outside. A loader fills whole
-                blocks, since later keys promise all their tokens.
-            delay_cache_blocks: The load is still running: give no keys yet.
+            num_external_computed_tokens: Tokens that are loaded from outside. A loader must fill whole blocks,
+                since a block's key covers all its tokens.
+            delay_cache_blocks: Give no keys yet, because the load has not finished; `cache_blocks` gives them.
             num_encoder_tokens: Encoder tokens of an admission.
-            full_sequence_must_fit: Refuse as well if the whole request could not fit.
-            reserved_blocks: Free blocks to leave for others.
-            has_scheduled_reqs: Other requests run, so that an admission respects the watermark.
+            full_sequence_must_fit: Also refuse if the whole request does not fit.
+            reserved_blocks: Blocks of the shared pool to leave free for others.
+            has_scheduled_reqs: Whether other requests run, so that an admission respects the watermark.
 
         Returns:
-            The entries that this call appended for new and look-ahead tokens, null entries included.
+            Per group, the entries that this call appended for new and look-ahead tokens, null entries included.
 
         Raises:
             ValueError: There is nothing to allocate and nothing to adopt, the hit does not fit the arguments or
                 this cache, or another request of this id holds blocks.
             StaleHitError: A block of the hit was reused since the look-up.
-            ManagerError: A single-type manager raised; everything is as it was before the call.
+            ManagerError: A single-type manager raised; the call was rolled back.
         """
         held = self.coordinator.tables.get(request.request_id)
-        # Most decode steps end here: no block is needed, dead or to be keyed before ``quiet_until``.
+        # Most decode steps end here: no block is needed, dead or to be keyed before ``no_work_until``.
         if (
             held is not None
             and held.owner is request
-            and request.num_computed_tokens + num_new_tokens + num_lookahead_tokens <= held.quiet_until
+            and request.num_computed_tokens + num_new_tokens + num_lookahead_tokens <= held.no_work_until
             and request.status is RUNNING
             and num_new_tokens > 0
             and not num_external_computed_tokens
@@ -201,15 +208,14 @@ class KVCacheManager:
             headroom = Headroom(watermark, reserved_blocks, full)
         answer = self.coordinator.allocate(request, held, hit, allocation, headroom)
         if not isinstance(answer, KVCacheBlocks):
-            self.counters.refusals[answer.value] += 1
+            self._collector.refused(answer)
             return None
         if held is None:
-            causes = self.coordinator.ledger is not None
-            self.counters.admitted(request.num_tokens, hit_tokens, new_computed_blocks, causes)
+            self._collector.admitted(request.num_tokens, hit_tokens, new_computed_blocks)
         return answer
 
     def _adoptable(self, request: Request, num_tokens: int, hit: PrefixHit | None) -> PrefixHit:
-        """``hit``, if it has ``num_tokens`` tokens and is of a cache with the same managers; else ValueError."""
+        """``hit``; ValueError unless it has ``num_tokens`` tokens and is of a cache with the same managers."""
         if hit is None or hit.num_tokens != num_tokens:
             raise ValueError(
                 f"request {request.request_id!r}: num_new_computed_tokens = {num_tokens}, "
@@ -220,46 +226,50 @@ class KVCacheManager:
         return hit
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
-        """Key what is full at ``num_computed_tokens``: the end of a load whose keys were delayed."""
+        """Key the blocks that are full at ``num_computed_tokens``, when a load with delayed keys has finished."""
         self.coordinator.cache_blocks(request, num_computed_tokens)
 
     def free(self, request: Request) -> None:
-        """Give back the blocks of ``request``, each group's tail first. Their keys stay until reuse."""
+        """Free the blocks of ``request``, each group's tail first. They keep their keys until they are reused."""
         self.coordinator.free(request)
 
     def pop_blocks_for_free(self, request: Request) -> RequestTables | None:
-        """End ``request`` but keep its blocks held, for a transfer that still reads them, until `free_blocks`."""
+        """End ``request`` but keep its blocks held until `free_blocks`, for a transfer that still reads them."""
         return self.coordinator.defer_free(request)
 
     def free_blocks(self, held: RequestTables) -> None:
-        """Give back what `pop_blocks_for_free` kept, each group's blocks to the pool that they came from.
+        """Free what `pop_blocks_for_free` kept.
 
         Raises:
-            ValueError: They were given back already, or never kept.
+            ValueError: It was freed before, or never kept.
         """
         self.coordinator.free_deferred(held)
 
     def new_step_starts(self) -> None:
-        """A new scheduling step: states keyed in the last one are readable now."""
+        """Begin a scheduling step: states that the last one has keyed can be hit now."""
         self.coordinator.groups.new_step_starts()
 
     def take_copies(self) -> list[tuple[int, int]]:
         """The page copies (source, target) to run before the step's forward pass, group by group.
 
-        Both ends stay held until `release_copies`.
+        Both blocks of each stay held until `release_copies`.
         """
         return self.coordinator.groups.pending_copies()
 
     def release_copies(self) -> None:
-        """The copies that `take_copies` gave have run."""
+        """The copies that `take_copies` returned have run."""
         self.coordinator.groups.release_copies()
 
     def take_events(self) -> list[CacheEvent]:
-        """The cache events since the last call; empty unless they are recorded."""
+        """The cache events since the last call; empty unless ``record_events`` is on."""
         return self.events.take() if self.events is not None else []
 
     def evict_blocks(self, block_ids: Iterable[int], group: int | None = None) -> None:
-        """Drop the keys of these blocks of the shared pool, or of the pool of ``group``; nothing else changes."""
+        """Drop the keys of these blocks of the shared pool, or of the pool of ``group``. Held blocks stay held.
+
+        Raises:
+            BlockPoolError: One is outside of the pool.
+        """
         pool = self.block_pool if group is None else self.coordinator.groups.pool_of_group(group)
         pool.evict(block_ids)
 
@@ -267,10 +277,10 @@ class KVCacheManager:
         """Drop every key, if no request holds a block; otherwise do nothing and return False."""
         return self.coordinator.groups.reset_keys()
 
-    # ---- looking
+    # ---- reading
 
     def get_block_ids(self, request_id: str) -> tuple[IntArray, ...]:
-        """The request's block table, one row per group; empty rows where it holds nothing."""
+        """The request's block table, one row of block ids per group; empty rows if it holds nothing."""
         held = self.coordinator.tables.get(request_id)
         if held is None:
             return self.no_hit.ids
@@ -290,5 +300,5 @@ class KVCacheManager:
         return self.coordinator.blocks_to_finish(request, allocation, min(request.num_tokens, self.max_model_len))
 
     def stats(self) -> CacheStats:
-        """The figures of now, per group and for the pool."""
-        return take_stats(self.coordinator, self.counters)
+        """The stats at this moment, per group and for the shared pool."""
+        return self._collector.stats()

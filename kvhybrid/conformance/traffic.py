@@ -9,7 +9,8 @@ from typing import Any
 
 from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.conformance.subject import size_of, spec_as_group
-from kvhybrid.conformance.twin import Config, Step, Twins
+from kvhybrid.conformance.twin import Config, Twins
+from kvhybrid.scenarios.form import ScenarioStep
 from kvhybrid.scenarios.token_names import runs_of
 from kvhybrid.specs import KVCacheSpec
 
@@ -117,7 +118,7 @@ class Traffic:
         self._play("take_copies")
         self._play("reset")
 
-    def _play(self, do: str, **keys: Any) -> Step | None:
+    def _play(self, do: str, **keys: Any) -> ScenarioStep | None:
         """Play a step if it makes sense. Returns its answer."""
         step = self._twins.fitted({"do": do, **keys})
         return self._twins.play(step) if step is not None else None
@@ -136,7 +137,7 @@ class Traffic:
             return
         tokens = self._prompt()
         self._prompts.append(tokens)
-        step: Step = {"request": f"r{len(requests)}", "tokens": runs_of(tokens)}
+        step: ScenarioStep = {"request": f"r{len(requests)}", "tokens": runs_of(tokens)}
         if rng.random() < 0.05:
             step["salt"] = "salt"
         if rng.random() < 0.03:
@@ -166,7 +167,7 @@ class Traffic:
         if not request.num_computed_tokens:
             found = self._play("lookup", request=name)
             hit = found["hit_tokens"] if found else 0
-        step: Step = {
+        step: ScenarioStep = {
             "request": name,
             "new_tokens": rng.choice((rng.randint(1, 12), rng.randint(1, self._longest))),
         }
@@ -188,7 +189,7 @@ class Traffic:
         request, rng = self._any(RequestStatus.RUNNING), self._rng
         if request is None:
             return
-        name, step = request.request_id, Step()
+        name, step = request.request_id, ScenarioStep()
         if request.num_computed_tokens >= request.num_tokens:
             self._sample(request)
         decoding = request.num_computed_tokens >= request.num_tokens - 1

@@ -14,7 +14,7 @@ from kvhybrid.conformance.unwritten import UnwrittenStates
 from kvhybrid.conformance.violation import Violation, raised
 from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.scenarios.config import build_manager
-from kvhybrid.scenarios.form import ScenarioError
+from kvhybrid.scenarios.form import ScenarioError, ScenarioStep
 from kvhybrid.scenarios.player import STARTING, Answer, Player
 from kvhybrid.scenarios.pool_state import pool_state
 from kvhybrid.scheduling.chunking import PrefillChunking
@@ -25,7 +25,6 @@ EXCEPTIONS = "exceptions"
 MOST_DRAFTS = 3
 
 Config = dict[str, Any]
-Step = dict[str, Any]
 
 
 @dataclass
@@ -65,7 +64,7 @@ class Twins:
         except Exception as error:
             raise Violation(EXCEPTIONS, f"building the cache manager raises {raised(error)}") from error
         self.config = config
-        self.steps: list[Step] = []
+        self.steps: list[ScenarioStep] = []
         self.tally = Tally()
         manager = self.generic.manager
         self._chunking = PrefillChunking(manager.config, manager.coordinator.alignment)
@@ -78,7 +77,7 @@ class Twins:
 
     # ---- what makes sense
 
-    def fitted(self, step: Step) -> Step | None:
+    def fitted(self, step: ScenarioStep) -> ScenarioStep | None:
         """``step`` cut to what a scheduler would do now, None where it would do nothing of the kind."""
         do, request = step["do"], self.requests.get(step.get("request", ""))
         if "request" not in step:
@@ -91,7 +90,7 @@ class Twins:
             return self._fitted_allocation(step, request)
         return step if self._makes_sense(step, request) else None
 
-    def _makes_sense(self, step: Step, request: Request) -> bool:
+    def _makes_sense(self, step: ScenarioStep, request: Request) -> bool:
         do, computed = step["do"], request.num_computed_tokens
         if do == "free":
             return True
@@ -108,7 +107,7 @@ class Twins:
             return bool(computed - step["tokens"] >= request.num_tokens - 1 > 0)
         return bool(do == "preempt" or step["tokens"] <= computed)
 
-    def _fitted_allocation(self, step: Step, request: Request) -> Step | None:
+    def _fitted_allocation(self, step: ScenarioStep, request: Request) -> ScenarioStep | None:
         manager, starting = self.generic.manager, request.status in STARTING
         hit = 0
         if starting and not request.num_computed_tokens:
@@ -136,7 +135,7 @@ class Twins:
 
     # ---- playing
 
-    def play(self, step: Step) -> Answer:
+    def play(self, step: ScenarioStep) -> Answer:
         """Play a fitted step on both. Returns the answer.
 
         Raises:
@@ -166,7 +165,7 @@ class Twins:
             raise Violation(EXCEPTIONS, f"looking at {_said(step)} raises {raised(error)}") from error
         return got
 
-    def _expected(self, step: Step) -> Answer:
+    def _expected(self, step: ScenarioStep) -> Answer:
         try:
             return self.generic.play(step)
         except Exception as error:
@@ -186,7 +185,7 @@ class Twins:
             return f"; the state that it leaves behind cannot be read: {raised(error)}"
         return ""
 
-    def _compare(self, step: Step, expected: Answer, got: Answer) -> None:
+    def _compare(self, step: ScenarioStep, expected: Answer, got: Answer) -> None:
         if got != expected:
             theirs, right = _differing(got, expected), _differing(expected, got)
             raise Violation(MANAGER, f"{_said(step)} answers {theirs}, the generic manager {right}")
@@ -201,13 +200,13 @@ class Twins:
                 MANAGER, f"{_said(step)} leaves {key} = {states[1][key]}, the generic manager {differing[key]}"
             )
 
-    def _check_hit(self, step: Step, got: Answer) -> None:
+    def _check_hit(self, step: ScenarioStep, got: Answer) -> None:
         if step["do"] == "lookup":
             self.tally.lookups += 1
             self.tally.hits += int(got["hit_tokens"] > 0)
             check_hit(self.own.manager, self.own.requests[step["request"]], got)
 
-    def _check_after(self, step: Step, got: Answer) -> None:
+    def _check_after(self, step: ScenarioStep, got: Answer) -> None:
         manager = self.own.manager
         check_invariants(manager)
         self.tally.refusals += int("refused" in got)
@@ -231,9 +230,9 @@ def _differing(answer: Answer, other: Answer) -> Answer:
     return {key: value for key, value in answer.items() if key not in other or other[key] != value}
 
 
-def _count(step: Step) -> int:
+def _count(step: ScenarioStep) -> int:
     return sum(int(count) for _, count in step["tokens"])
 
 
-def _said(step: Step) -> str:
+def _said(step: ScenarioStep) -> str:
     return f"{step['do']} {step['request']!r}" if "request" in step else str(step["do"])

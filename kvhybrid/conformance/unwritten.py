@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from typing import Any
 
 import numpy as np
 
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.conformance.violation import Violation
+from kvhybrid.scenarios.form import ScenarioStep
+from kvhybrid.scenarios.player import Answer
 from kvhybrid.specs import registry
 
 CHECK = "invariants"
-Step = dict[str, Any]
 
 
 class UnwrittenStates:
@@ -28,7 +28,7 @@ class UnwrittenStates:
         self._keyed: set[tuple[int, int]] = set()
         self._blocks: set[int] = set()
 
-    def see(self, step: Step, answer: Step, lookup: Step) -> None:
+    def see(self, step: ScenarioStep, answer: Answer, lookup: Answer) -> None:
         """A call was played; ``lookup`` is the answer of the look-up whose hit it adopts, empty for none.
 
         Raises:

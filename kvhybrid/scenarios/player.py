@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kvhybrid.cache.blocks import ComputedBlocks
+from kvhybrid.cache.extra_keys import LoRA
 from kvhybrid.cache.manager import KVCacheManager
-from kvhybrid.cache.request import LoRA, Request, RequestStatus
+from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.scenarios.form import ScenarioError
 from kvhybrid.scenarios.pool_state import pool_state
 

@@ -14,10 +14,11 @@ from kvhybrid.cache.coordinators.request_tables import RequestTables
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request
 from kvhybrid.scenarios.file import write_scenarios
+from kvhybrid.scenarios.form import ScenarioStep
 from kvhybrid.scenarios.manager_config import config_of
 from kvhybrid.scenarios.player import hit_answer
 from kvhybrid.scenarios.pool_state import pool_state
-from kvhybrid.scenarios.recorded_request import InexpressibleError, RecordedRequest, Step
+from kvhybrid.scenarios.recorded_request import InexpressibleError, RecordedRequest
 from kvhybrid.scenarios.token_names import TokenNames
 
 ALLOCATION: Final = signature(KVCacheManager.allocate_slots)
@@ -43,7 +44,7 @@ class Recorder:
         self.is_recording = False
         self._manager: RecordingManager | None = None
         self._scenario: dict[str, Any] = {"id": id, "title": f"recorded calls of {id}"}
-        self._steps: list[Step] = []
+        self._steps: list[ScenarioStep] = []
         self._token_names = TokenNames()
         self._requests: dict[str, RecordedRequest] = {}
         self._names: set[str] = set()
@@ -88,15 +89,15 @@ class Recorder:
 
     # ---- what the manager tells
 
-    def write(self, step: Step) -> Step:
+    def write(self, step: ScenarioStep) -> ScenarioStep:
         """Append ``step``, if the recording has not ended; its ``expect`` may be added later."""
         if self.is_recording:
             self._steps.append(step)
         return step
 
     def tell(
-        self, request: Request, step_of: Callable[[RecordedRequest], Step]
-    ) -> tuple[RecordedRequest, Step] | None:
+        self, request: Request, step_of: Callable[[RecordedRequest], ScenarioStep]
+    ) -> tuple[RecordedRequest, ScenarioStep] | None:
         """Append the step that ``step_of`` makes of a call for ``request``, after those that lead up to it.
 
         Returns the record of the request and the step, or None if the recording has ended or ends with this call.

@@ -111,7 +111,8 @@ class Ours(ManagerSide):
         return request
 
     def hasher(self) -> Callable[[Any], Any]:
-        return PrefixHasher(BLOCK).extend
+        hasher = PrefixHasher(BLOCK)
+        return lambda request: hasher.extend(request.block_hashes, request.token_ids, request.extra_keys)
 
     def after_request(self, cache: KVCacheManager) -> Callable[[], Any] | None:
         return cache.take_events if self.watch else None

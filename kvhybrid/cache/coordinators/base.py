@@ -1,4 +1,4 @@
-"""The contract of this folder: the order in which each call is spread over the groups."""
+"""The contract of this folder: look-ups, allocations and frees over all groups."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from kvhybrid.cache.coordinators.roll_back import go_back, mark, recount
 from kvhybrid.cache.coordinators.whole_request import WholeRequest
 from kvhybrid.cache.errors import ManagerError, StaleHitError
 from kvhybrid.cache.event_log import EventLog
-from kvhybrid.cache.miss_causes import MissCauses
 from kvhybrid.cache.misses import MissLedger
 from kvhybrid.cache.request import Request
 from kvhybrid.cache.residency_meter import GroupResidency, ResidencyMeter
+from kvhybrid.cache.stats import MissCauses
 from kvhybrid.managers.arrays import EMPTY, IntArray
 from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.eviction import reuse_order
@@ -72,10 +72,10 @@ class KVCacheCoordinator:
         self.events: EventLog | None = None
         cacheable = [c for c, manager in enumerate(self.managers) if manager.spec.cacheable]
         self.search_order = sorted(cacheable, key=lambda c: not self.managers[c].spec.prefix)
-        """The managers that can have hits, those first whose misses end every longer hit."""
+        """The managers that can have hits, first those for which a missing block rules out every longer hit."""
         self.no_hit = self._no_hit()
         self.no_blocks = KVCacheBlocks(self.no_hit.ids)
-        """The answer to an allocation that needs no block."""
+        """The answer to an allocation that appends no entry."""
 
     def _sub_block_hits(self) -> bool:
         return False
@@ -88,9 +88,10 @@ class KVCacheCoordinator:
     def observe(
         self, misses: bool, events: bool, clock: Callable[[], float] | None
     ) -> list[GroupResidency] | None:
-        """Let the pools be observed: by a ledger of misses, a log of events, and meters of residency by ``clock``.
+        """Attach observers to the pools: a ledger of misses, a log of events, meters of residency by ``clock``.
 
-        Returns, per group, how long its blocks live; None without a clock.
+        Returns:
+            Per group, what the meters measure; None without a clock.
         """
         observers: list[PoolObserver] = []
         if misses:
@@ -141,7 +142,7 @@ class KVCacheCoordinator:
         return numbers
 
     def _sweep(self) -> None:
-        """Recycle the prefix numbers that no block, no request and no memory of misses needs."""
+        """Recycle the prefix numbers that no block, no request and no ledger needs."""
         needed = np.zeros(len(self.index), bool)
         for pool in self.pools:
             used = pool.keys.numbers_in_use()[: len(needed)]
@@ -205,7 +206,7 @@ class KVCacheCoordinator:
         self, request: Request, held: RequestTables, allocation: Allocation, headroom: Headroom
     ) -> KVCacheBlocks | Refusal:
         settled = max(0, allocation.tokens_before - request.num_in_flight_tokens)
-        if settled > held.quiet_until:
+        if settled > held.no_work_until:
             self.groups.free_dead(held, settled)
         if headroom is NO_HEADROOM and self.groups.has_room(held, allocation.slots):
             self._settle(held, request, allocation)
@@ -244,21 +245,21 @@ class KVCacheCoordinator:
         return [max(pair) for pair in zip(step, rest, strict=True)]
 
     def _settle(self, held: RequestTables, request: Request, allocation: Allocation) -> None:
-        """All groups have their blocks: key what the step fills, and find out how long no call has work to do."""
+        """All groups have their blocks: key what the step fills, and find out for how long no call has work."""
         after, keyable = allocation.tokens_after, allocation.keyable_tokens
         self.groups.settle(held, allocation.tokens_before, after)
-        held.quiet_until = -1
+        held.no_work_until = -1
         if keyable:
             if keyable >= held.keys_from:
                 self._key(held, request, keyable)
                 held.keys_from = keyable - keyable % self.hash_unit + self.hash_unit
             if after >= request.num_prompt_tokens:
-                held.quiet_until = self.groups.quiet_until(held, keyable, after)
+                held.no_work_until = self.groups.no_work_until(held, keyable, after)
 
     # ---- keys
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
-        """Key what is full at ``num_tokens``, if the request holds anything.
+        """Key the blocks that are full at ``num_tokens``, if the request holds any.
 
         Raises:
             ManagerError: A single-type manager raised; the call was rolled back.
@@ -291,7 +292,7 @@ class KVCacheCoordinator:
     # ---- freeing
 
     def free(self, request: Request) -> None:
-        """Give back what ``request`` holds, each group's tail first."""
+        """Free what ``request`` holds, each group's tail first."""
         held = self.tables.pop(request.request_id, None)
         if held is not None:
             self._release(held)
@@ -304,7 +305,7 @@ class KVCacheCoordinator:
         return held
 
     def free_deferred(self, held: RequestTables) -> None:
-        """Give back what `defer_free` kept. Raises ValueError for anything else."""
+        """Free what `defer_free` kept. Raises ValueError for anything else."""
         for i, kept in enumerate(self.deferred):
             if kept is held:
                 del self.deferred[i]
@@ -322,7 +323,7 @@ class KVCacheCoordinator:
     # ---- failures of single-type managers
 
     def _holders(self) -> list[RequestTables]:
-        """All that hold blocks: requests, and those that have ended and whose blocks are still read."""
+        """All that hold blocks: requests, and those that have ended but whose blocks are still read."""
         return [*self.tables.values(), *self.deferred]
 
     def _rolled_back(

@@ -13,8 +13,9 @@ from kvhybrid.cache.config import KVCacheConfig
 from kvhybrid.cache.coordinators.allocation import Allocation
 from kvhybrid.cache.coordinators.request_tables import RequestTables
 from kvhybrid.managers.arrays import IntArray
-from kvhybrid.managers.base import GroupRules, Growth, SingleTypeKVCacheManager
+from kvhybrid.managers.base import GroupRules, SingleTypeKVCacheManager
 from kvhybrid.managers.eviction import ReuseOrder
+from kvhybrid.managers.growth import Growth
 from kvhybrid.managers.pool.block_pool import BlockPool
 from kvhybrid.managers.retention.base import Retention
 from kvhybrid.specs import registry
@@ -26,7 +27,7 @@ class Groups:
     """Carries out each part of an allocation for all groups.
 
     The order of work never varies, since block ids and the free queue depend on it: hits of all groups are held
-    before any block is taken, and groups come by their index, also when they give blocks back from the tail.
+    before any block is taken, and groups come by their index, also when they free blocks from the tail.
 
     Groups of equal spec on the same pool have one manager, which keeps them in lockstep. All groups share one
     pool, apart from those with ``private_blocks``: their blocks are allocated from a pool of their own and
@@ -82,7 +83,7 @@ class Groups:
             (pool, self.taken[p], [(b, c, ids) for b, c, ids in self._groups_of_batches() if self.pool_of[c] == p])
             for p, pool in enumerate(self.pools)
         ]
-        """Every pool, the blocks taken from it by the current call, and who shares it: batch, manager, groups."""
+        """Every pool, the blocks taken from it by the current call, and its users: batch, manager, groups."""
         self._no_rows: list[IntArray] = [NO_ROWS] * len(self.batches)
         """What `_take` gives if nothing is asked for."""
 
@@ -105,7 +106,7 @@ class Groups:
     # ---- an allocation: free, count, commit
 
     def free_dead(self, held: RequestTables, settled: int) -> None:
-        """Give back the blocks that nothing reads from ``settled`` tokens on."""
+        """Free the blocks that no token from ``settled`` on reads."""
         spans = [manager.dead(table, settled) for manager, table in held.pairs]
         if any(spans):
             for c, rows in self.batches:
@@ -127,7 +128,7 @@ class Groups:
         return False
 
     def has_room(self, held: RequestTables, slots: int) -> bool:
-        """Whether a later step of ``held`` needs no block: everything that it writes has its entry."""
+        """Whether a later step of ``held`` needs no block for ``slots`` tokens, since all of them have entries."""
         for manager, table in held.pairs:  # noqa: SIM110, as above
             if not manager.has_room(table, slots):
                 return False
@@ -152,7 +153,7 @@ class Groups:
         return found
 
     def demand(self, growths: list[Growth], hits: Sequence[IntArray] | None) -> list[int]:
-        """Per pool, the free blocks that a step takes: new ones, and adopted ones that lie in the free queue."""
+        """Per pool, the free blocks that a step takes: new ones, and adopted ones from the free queue."""
         need = [0] * len(self.pools)
         for c, manager in enumerate(self.managers):
             need[self.pool_of[c]] += growths[c].blocks * len(manager.groups)
@@ -210,17 +211,17 @@ class Groups:
         for manager, table in held.pairs:
             manager.settle(table, tokens_before, tokens_after)
 
-    def quiet_until(self, held: RequestTables, keyed: int, tokens_after: int) -> int:
-        """How far the request may grow, token by token, before any of its groups has work to do."""
+    def no_work_until(self, held: RequestTables, keyed: int, tokens_after: int) -> int:
+        """The length up to which the request may grow, token by token, before any of its groups has work to do."""
         longest = self.max_model_len
         for manager, table in held.pairs:
-            longest = min(longest, manager.quiet_until(table, keyed, tokens_after))
+            longest = min(longest, manager.no_work_until(table, keyed, tokens_after))
         return longest
 
     # ---- what the current step has written, and page copies
 
     def new_step_starts(self) -> None:
-        """What the last step keyed is readable from here on."""
+        """What the last step has keyed can be hit now."""
         for manager in self.managers:
             if manager.written_from:
                 manager.written_from.clear()
@@ -251,7 +252,7 @@ class Groups:
     # ---- freeing, dropping keys
 
     def release(self, held: RequestTables) -> None:
-        """Give back every block of ``held``, each group's tail first."""
+        """Release every block of ``held``, each group's tail first."""
         for c, rows in self.batches:
             self.managers[c].release(held.tables[c], rows)
 

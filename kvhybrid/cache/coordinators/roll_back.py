@@ -14,7 +14,7 @@ from kvhybrid.managers.pool.block_pool import BlockPool
 
 
 def mark(groups: Groups, held: RequestTables | None) -> None:
-    """Note the present state of the pending copies and of the tables of ``held``, which a call is about to change.
+    """Note the state of the pending copies and of the tables of ``held``, which a call is about to change.
 
     ``held`` is None for a request that holds nothing yet.
     """
@@ -44,7 +44,7 @@ def go_back(groups: Groups, held: RequestTables | None, holders: Sequence[Reques
 
 
 def _restore(groups: Groups, held: RequestTables) -> None:
-    held.quiet_until, held.keys_from = -1, 0
+    held.no_work_until, held.keys_from = -1, 0
     for manager, table in zip(groups.managers, held.tables, strict=True):
         table.go_back()
         fresh = table.ids[:, table.keyed : table.length].ravel()

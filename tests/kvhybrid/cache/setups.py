@@ -60,7 +60,7 @@ class Features:
             residency_clock=lambda: float(next(ticks)),
         )
         if self.room is not None:
-            manager.coordinator.index._room = self.room
+            manager.coordinator.index.room = self.room
         return manager
 
 

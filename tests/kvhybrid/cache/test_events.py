@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
 from kvhybrid.cache.events import AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent
+from kvhybrid.cache.extra_keys import LoRA, MediaItem
 from kvhybrid.cache.hashing import ROOT
 from kvhybrid.cache.manager import KVCacheManager
-from kvhybrid.cache.request import LoRA, MediaItem, Request, RequestStatus
+from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.specs import FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 from tests.kvhybrid.cache.pools import PooledTraffic
 from tests.kvhybrid.cache.records import Replay, assert_event_is_true, keys_in_pools, rehash

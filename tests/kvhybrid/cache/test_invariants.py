@@ -172,7 +172,7 @@ def test_the_short_cut_of_decode_steps_changes_nothing(setup: Setup, seed: int) 
         for traffic in taken:
             traffic.call(kind, a, b)
         for held in thorough.coordinator.tables.values():
-            held.quiet_until = -1
+            held.no_work_until = -1
         assert snapshot(quick) == snapshot(thorough)
 
 

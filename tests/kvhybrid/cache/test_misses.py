@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from kvhybrid.cache.blocks import ComputedBlocks
 from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
 from kvhybrid.cache.manager import KVCacheManager
-from kvhybrid.cache.miss_causes import MissCauses
 from kvhybrid.cache.request import Request, RequestStatus
+from kvhybrid.cache.stats import MissCauses
 from kvhybrid.specs import CrossAttentionSpec, FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 from tests.kvhybrid.cache.pools import PooledTraffic
 from tests.kvhybrid.cache.setups import Features, features
@@ -267,7 +267,7 @@ def test_causes_have_names_for_trackers() -> None:
 def test_memory_is_bounded_however_many_prompts_come() -> None:
     manager = manager_of(FULL, WINDOW, num_blocks=40)
     coordinator = manager.coordinator
-    coordinator.index._room = 64
+    coordinator.index.room = 64
     per_prompt = 10
     # In use at most: a block's number each, what two periods between sweeps gave, and a prompt beyond each.
     bound = 40 + 2 * (64 + per_prompt) + per_prompt
@@ -276,8 +276,7 @@ def test_memory_is_bounded_however_many_prompts_come() -> None:
         assert len(coordinator.index) <= bound
     ledger = coordinator.ledger
     assert ledger is not None
-    assert ledger._computed.shape[1] <= 2 * bound
-    assert ledger._lost.shape[1] <= 2 * bound
+    assert ledger.room <= 2 * bound
     assert manager.block_pool.keys.index.shape[1] <= 2 * bound
     assert manager.stats().groups[0].misses == MissCauses(never_seen=400 * 40)
 
@@ -289,7 +288,7 @@ def test_memory_is_bounded_whatever_shape_the_prefixes_have(kind: str) -> None:
         random.Random(1),
     )
     index = manager.coordinator.index
-    index._room = 64
+    index.room = 64
     for i in range(200):
         shared = rng.randint(0, 24) if kind.startswith("branches") else 0
         length = rng.randint(1, 24)
@@ -299,7 +298,7 @@ def test_memory_is_bounded_whatever_shape_the_prefixes_have(kind: str) -> None:
 
 def test_an_eviction_is_remembered_for_a_while_and_then_forgotten() -> None:
     manager = manager_of(FULL, num_blocks=12)
-    manager.coordinator.index._room = 64
+    manager.coordinator.index.room = 64
     serve(manager, range(9))
     for i in range(1, 5):
         serve(manager, range(1000 * i, 1000 * i + 36))

@@ -105,4 +105,4 @@ def test_without_a_hasher_there_are_no_keys() -> None:
 
 
 def test_an_empty_salt_is_no_salt() -> None:
-    assert Request("r", [1], cache_salt="").cache_salt is None
+    assert Request("r", [1], cache_salt="").extra_keys.salt is None

@@ -33,7 +33,7 @@ COUNTING = ("search", "growth")
 """Asked before anything is taken."""
 COMMITTING = ("adopt", "extend", "settle", "register")
 """Called when blocks are taken already."""
-METHODS = (*COUNTING, "dead", "drop", *COMMITTING, "quiet_until")
+METHODS = (*COUNTING, "dead", "drop", *COMMITTING, "no_work_until")
 
 
 class MistakeError(Exception):
@@ -226,7 +226,7 @@ def test_a_mistake_after_the_last_prompt_token_undoes_that_step_too() -> None:
     manager, mistake = manager_of([FULL, WINDOW])
     first = request_of(manager, "first", 8)
     before = snapshot_of_pools(manager)
-    mistake.plan("quiet_until", 2, True)
+    mistake.plan("no_work_until", 2, True)
     with pytest.raises(ManagerError):
         run(manager, first, 8)
     after = snapshot_of_pools(manager)
@@ -382,7 +382,7 @@ def pool() -> BlockPool:
     ("ids", "message"),
     [
         ([5], r"blocks \[5\] are free already"),
-        ([1, 1], r"one is given back more often than it is held"),
+        ([1, 1], r"one is released more often than it is held"),
         ([1, 8], r"blocks \[8\] are not of this pool of 8"),
         ([-1], r"blocks \[-1\] are not of this pool of 8"),
     ],

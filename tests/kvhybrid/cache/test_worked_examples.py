@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
+from kvhybrid.cache.extra_keys import LoRA, MediaItem
 from kvhybrid.cache.manager import KVCacheManager
-from kvhybrid.cache.request import LoRA, MediaItem, Request, RequestStatus
+from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.specs import FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kvhybrid.cache.blocks import ComputedBlocks
+from kvhybrid.cache.extra_keys import LoRA
 from kvhybrid.cache.manager import KVCacheManager
-from kvhybrid.cache.request import LoRA, Request, RequestStatus
+from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.scheduling.chunking import PrefillChunking
 from tests.kvhybrid.cache.invariants import Snapshot, assert_invariants, assert_only_dead_blocks_left, snapshot
 from tests.kvhybrid.cache.oracle import Oracle
@@ -400,7 +401,9 @@ class Traffic:
 
     def _extend_prefixes(self, sequence: Sequence) -> None:
         request = sequence.request
-        parent: object = sequence.prefixes[-1] if sequence.prefixes else (request.cache_salt, request.lora)
+        parent: object = (
+            sequence.prefixes[-1] if sequence.prefixes else (request.extra_keys.salt, request.extra_keys.lora)
+        )
         for token in request.token_ids[len(sequence.prefixes) :]:
             parent = self._numbers.setdefault((parent, token), len(self._numbers))
             sequence.prefixes.append(parent)

@@ -150,7 +150,7 @@ class HighestBlockSearch(LiveSetSearch):
 
     def highest_missing(self, p: int) -> int:
         size = self.block_size
-        return self.residency.last_missing((p - 1) // size, (p + self.margin - 1) // size + 1)
+        return self.cached.last_missing((p - 1) // size, (p + self.margin - 1) // size + 1)
 
 
 class AcceptsAMissingBlock(SingleTypeKVCacheManager):

@@ -12,8 +12,9 @@ import pytest
 
 from kvhybrid.cache.blocks import KVCacheBlocks
 from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
+from kvhybrid.cache.extra_keys import MediaItem
 from kvhybrid.cache.manager import KVCacheManager
-from kvhybrid.cache.request import MediaItem, Request, RequestStatus
+from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.scenarios.check import check
 from kvhybrid.scenarios.config import DEFAULTS, build_manager, cache_config
 from kvhybrid.scenarios.file import read_scenarios

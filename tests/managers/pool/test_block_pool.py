@@ -16,42 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kvhybrid.managers.arrays import int_array
 from kvhybrid.managers.eviction.lru import LRU
 from kvhybrid.managers.pool.block_pool import BlockPool, BlockPoolError
-
-ROOM = 64
-"""Prefix numbers that the tests use."""
-
-
-def pool_of(num_blocks: int, num_groups: int = 1) -> BlockPool:
-    pool = BlockPool(num_blocks, num_groups)
-    pool.keys.grow(ROOM)
-    return pool
-
-
-def ids(*blocks: int) -> np.ndarray:
-    return int_array(blocks)
-
-
-def key(pool: BlockPool, block: int, number: int, group: int = 0) -> None:
-    pool.keys.register(group, ids(block), ids(number))
-
-
-def served(pool: BlockPool, number: int, group: int = 0) -> int:
-    """The block that a look-up of ``number`` finds, 0 for none."""
-    return int(pool.keys.index[group, number])
-
-
-def everything(pool: BlockPool) -> tuple[object, ...]:
-    """All that a caller can see of the pool."""
-    blocks = range(pool.num_blocks)
-    return (
-        pool.free_queue(),
-        pool.num_free,
-        pool.refs.tolist(),
-        [sorted(pool.keys.of(b)) for b in blocks],
-        pool.keys.index.tolist(),
-        pool.evictions.tolist(),
-    )
-
+from tests.managers.pool.small_pools import ROOM, everything, ids, key, pool_of, served
 
 # ---- a new pool
 
@@ -173,101 +138,7 @@ def test_evictions_are_counted_for_the_group_that_lost_the_key() -> None:
     assert pool.evictions.tolist() == [1, 2]
 
 
-# ---- keys
-
-
-def test_the_same_number_means_another_key_in_another_group() -> None:
-    pool = pool_of(4, num_groups=2)
-    pool.take(2)
-    key(pool, 1, 5, group=0)
-    assert served(pool, 5, group=1) == 0
-    key(pool, 2, 5, group=1)
-    assert (served(pool, 5, group=0), served(pool, 5, group=1)) == (1, 2)
-
-
-def test_of_duplicates_the_first_registered_serves_and_then_the_next() -> None:
-    pool = pool_of(5)
-    pool.take(3)
-    for block in (2, 3, 1):
-        key(pool, block, 7)
-    assert served(pool, 7) == 2
-    pool.evict([2])
-    assert served(pool, 7) == 3
-    pool.evict([3])
-    assert served(pool, 7) == 1
-    pool.evict([1])
-    assert served(pool, 7) == 0
-
-
-def test_a_waiting_duplicate_that_goes_never_serves() -> None:
-    pool = pool_of(5)
-    pool.take(3)
-    for block in (1, 2, 3):
-        key(pool, block, 7)
-    pool.evict([2])
-    pool.evict([1])
-    assert served(pool, 7) == 3
-
-
-def test_registering_a_key_again_changes_nothing() -> None:
-    pool = pool_of(4)
-    pool.take(2)
-    key(pool, 1, 7)
-    key(pool, 2, 7)
-    before = everything(pool)
-    key(pool, 1, 7)
-    key(pool, 2, 7)
-    assert everything(pool) == before
-
-
-def test_a_block_may_have_several_keys_and_loses_them_together() -> None:
-    pool = pool_of(4)
-    pool.take(2)
-    key(pool, 1, 3)
-    key(pool, 1, 4)
-    assert pool.keys.of(1) == [4, 3]
-    assert (served(pool, 3), served(pool, 4)) == (1, 1)
-    pool.evict([1])
-    assert (pool.keys.of(1), served(pool, 3), served(pool, 4)) == ([], 0, 0)
-
-
-def test_a_shorter_key_leaves_the_longest_in_front() -> None:
-    pool = pool_of(4)
-    pool.take(1)
-    key(pool, 1, 4)
-    pool.keys.register_shorter(0, 1, 3)
-    assert pool.keys.of(1) == [4, 3]
-    assert int(pool.keys.number_of[1]) == 4
-    pool.keys.register_shorter(0, 1, 3)
-    assert pool.keys.of(1) == [4, 3]
-
-
-def test_a_shorter_key_on_a_block_without_one_is_its_key() -> None:
-    pool = pool_of(4)
-    pool.take(1)
-    pool.keys.register_shorter(0, 1, 3)
-    assert (pool.keys.of(1), served(pool, 3)) == ([3], 1)
-
-
-def test_moved_keys_are_served_by_the_target_alone() -> None:
-    pool = pool_of(5, num_groups=2)
-    pool.take(2)
-    key(pool, 1, 3, group=1)
-    key(pool, 1, 4, group=1)
-    pool.keys.move(1, 2)
-    assert pool.keys.of(1) == []
-    assert pool.keys.of(2) == [4, 3]
-    assert (served(pool, 3, group=1), served(pool, 4, group=1)) == (2, 2)
-    pool.release(ids(1))
-    pool.release(ids(2))
-    assert pool.free_queue() == [1, 3, 4, 2]
-
-
-def test_moving_no_keys_gives_none() -> None:
-    pool = pool_of(4)
-    pool.take(2)
-    pool.keys.move(1, 2)
-    assert (pool.keys.of(1), pool.keys.of(2)) == ([], [])
+# ---- evicting
 
 
 def test_evicting_a_free_block_keeps_its_place_in_the_queue() -> None:
@@ -290,17 +161,6 @@ def test_evicting_a_held_block_leaves_it_held() -> None:
     assert (int(pool.refs[1]), served(pool, 1)) == (1, 0)
     pool.release(ids(1))
     assert pool.free_queue() == [1, 2, 3], "without a key it is reused first"
-
-
-def test_the_index_grows_and_keeps_what_it_holds() -> None:
-    pool = BlockPool(4, 2)
-    pool.keys.grow(2)
-    pool.take(1)
-    key(pool, 1, 1, group=1)
-    pool.keys.grow(5000)
-    assert pool.keys.index.shape[1] >= 5000
-    assert (served(pool, 1, group=1), served(pool, 4999, group=1)) == (1, 0)
-    assert pool.keys.numbers_in_use().nonzero()[0].tolist() == [1]
 
 
 def test_counts_by_group_tell_cached_from_reusable() -> None:
@@ -458,6 +318,11 @@ class NaivePool:
             if not self.owners[owned]:
                 del self.owners[owned]
 
+    def move_keys(self, source: int, target: int) -> None:
+        for owned in self.keys_of(source):
+            blocks = self.owners[owned]
+            blocks[blocks.index(source)] = target
+
     def take(self, count: int) -> list[int]:
         taken, self.queue = self.queue[:count], self.queue[count:]
         for block in taken:
@@ -562,11 +427,8 @@ class PoolMachine(RuleBasedStateMachine):
     def move_keys(self, data: st.DataObject) -> None:
         source, target = data.draw(st.permutations(self.held()))[:2]
         if not self.naive.keys_of(target):
-            keys = self.naive.keys_of(source)
             self.pool.keys.move(source, target)
-            self.naive.drop_keys(source)
-            for owned in keys:
-                self.naive.register(owned, target)
+            self.naive.move_keys(source, target)
 
     @rule(data=st.data())
     def evict(self, data: st.DataObject) -> None:

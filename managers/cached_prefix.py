@@ -8,14 +8,20 @@ from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.pool.block_pool import BlockPool
 
 
-class Residency:
+class CachedPrefix:
     """The cached blocks under a request's prefix, for groups that are searched together.
 
-    Entry ``j`` is cached when every group has a block for it. Answers are remembered as far as searches need it:
-    questions of one kind whose ``end`` never rises look at no entry twice.
+    Entry ``j`` is cached if every group has a block for it. Answers are remembered, so that calls of one method
+    whose ``end`` never rises probe no entry twice.
     """
 
     def __init__(self, pool: BlockPool, groups: IntArray, path: IntArray, stride: int) -> None:
+        """
+        Args:
+            groups: Indices of the groups, all in ``pool``.
+            path: The prefix numbers of a request, one per unit.
+            stride: Units per entry.
+        """
         self._numbers = path if stride == 1 else path[stride - 1 :: stride]
         self._arrays = pool.arrays
         self._rows = groups
@@ -24,8 +30,9 @@ class Residency:
         self._cached_from = self._cached_to = 0
         """Entries between these are cached."""
         self._last_present = (-1, -1, 0)
-        """The last answer of `last_present`, the end that was asked for, and the step."""
+        """The last answer of `last_present`, with the end and the step that it was for."""
         self._last_run = (-1, -1, 0)
+        """The last answer of `last_run`, with the end and the length that it was for."""
 
     def last_missing(self, start: int, end: int) -> int:
         """The highest entry in ``[start, end)`` that some group lacks, or -1."""

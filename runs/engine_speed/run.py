@@ -1,14 +1,12 @@
 """Tokens per second of the engine against transformers' batched `generate`, side by side, on the CPU.
 
-usage: python runs/engine_speed/engine_speed.py [PAIRS]
-Writes table.md beside this file, and exits with 1 where tokens differ by more than a tie or a median misses its
-bound.
+Writes table.md and plot.png, and ends with 1 if tokens differ by more than a tie or a median misses its bound.
 """
 
 from __future__ import annotations
 
+import argparse
 import platform
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -19,25 +17,30 @@ from time import perf_counter, process_time
 from typing import Any
 
 import torch
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig, JambaConfig, JambaForCausalLM
 
 from kvhybrid.engine.engine import Engine
 from kvhybrid.run_folder import RunFolder
+from runs.pictures import figure_of, read_table, save
 
+HERE = Path(__file__).parent
+PAIRS = 5
+"""Of the committed table."""
 REQUESTS = 16
 PREFIX = 1024
 TAILS = range(8, 8 + 2 * REQUESTS, 2)
-"""Tokens of each prompt behind the first 1,024: lengths differ, so that the batch of the other side is padded."""
+"""Tokens of each prompt after the first 1,024: lengths differ, so that the other side pads its batch."""
 NEW_TOKENS = 64
 VOCAB = 8192
 BLOCK_SIZE = 16
 BOUNDS = {"shared prefix": 2.0, "nothing shared": 1.0}
-"""What the median ratio must reach, workload by workload."""
+"""What the median ratio must reach, by workload."""
 TIE = 1e-5
-"""Logits this close are told apart by rounding alone, which padding and batching change on either side."""
+"""Rounding alone decides between logits this close, and padding and batching change it on either side."""
 
 
 def gemma() -> Any:
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
     return Gemma3ForCausalLM(
         Gemma3TextConfig(
             vocab_size=VOCAB,
@@ -60,6 +63,8 @@ def gemma() -> Any:
 
 
 def jamba() -> Any:
+    from transformers import JambaConfig, JambaForCausalLM
+
     return JambaForCausalLM(
         JambaConfig(
             vocab_size=VOCAB,
@@ -91,7 +96,7 @@ MODELS = {"gemma": gemma, "jamba": jamba}
 
 @dataclass(frozen=True)
 class Run:
-    """What one side gave, and the seconds that it took, by the clock and of the processor."""
+    """What one side generated, with its wall-clock and processor seconds."""
 
     tokens: list[list[int]]
     seconds: float
@@ -112,7 +117,7 @@ class Pair:
 
     @property
     def ratio(self) -> float:
-        """Our tokens per second over theirs."""
+        """Our tokens per second divided by theirs."""
         return self.theirs.seconds / self.ours.seconds
 
     @property
@@ -139,7 +144,7 @@ def timed(work: Callable[[], list[list[int]]]) -> Run:
 
 
 def run_ours(model: Any, asked: Sequence[Sequence[int]]) -> Run:
-    """A new engine each time: nothing is in its cache when the clock starts."""
+    """On a new engine each time: its cache is empty when the clock starts."""
     longest = max(map(len, asked))
     engine = Engine.from_hf(
         model, block_size=BLOCK_SIZE, max_num_seqs=REQUESTS, max_model_len=longest + NEW_TOKENS + 1
@@ -165,7 +170,7 @@ def run_theirs(model: Any, asked: Sequence[Sequence[int]]) -> Run:
 
 
 def measure(model: Any, shared: bool, num_pairs: int) -> Iterator[Pair]:
-    """Every pair has prompts of its own, and the side that runs first alternates."""
+    """Every pair has its own prompts, and the side that runs first alternates."""
     for number in range(num_pairs):
         asked = prompts(shared, seed=number)
         if number % 2:
@@ -175,7 +180,7 @@ def measure(model: Any, shared: bool, num_pairs: int) -> Iterator[Pair]:
         pair = Pair(ours, theirs)
         print(
             f"  ours {ours.seconds:.2f} s, theirs {theirs.seconds:.2f} s: {pair.ratio:.2f}; "
-            f"of the processor {ours.cpu_seconds:.2f} s, {theirs.cpu_seconds:.2f} s: {pair.cpu_ratio:.2f}",
+            f"processor time {ours.cpu_seconds:.2f} s, {theirs.cpu_seconds:.2f} s: {pair.cpu_ratio:.2f}",
             flush=True,
         )
         yield pair
@@ -200,7 +205,7 @@ def spread(values: Sequence[float], digits: int) -> str:
 
 
 def row(name: str, workload: str, num_pairs: int) -> tuple[str, bool]:
-    """One line of the table, and whether it is as it must be."""
+    """One line of the table, and whether its tokens are equal and its bound is reached."""
     torch.manual_seed(0)
     model = MODELS[name]().eval()
     for side in (run_ours, run_theirs):  # warm up
@@ -228,8 +233,39 @@ def row(name: str, workload: str, num_pairs: int) -> tuple[str, bool]:
     return f"| {' | '.join(cells)} |", max(gaps, default=0.0) < TIE and median(ratios) >= BOUNDS[workload]
 
 
-def main(num_pairs: int) -> int:
-    # One thread: with more, whoever meets other work on the machine waits for its slowest one.
+def plot(folder: Path) -> None:
+    """Draw ``plot.png`` of a folder from its ``table.md``."""
+    rows = read_table(folder / "table.md")
+    figure, axes = figure_of(figsize=(7, 0.9 + 0.5 * len(rows)))
+    for place, cells in enumerate(reversed(rows)):
+        low, middle, high = map(float, cells["ratio of tokens/s"].strip("*").split(" / "))
+        axes.plot([low, high], [place, place], color="tab:blue", linewidth=2, alpha=0.5)
+        axes.plot(middle, place, "o", color="tab:blue")
+        axes.plot(float(cells["must reach"]), place, "|", color="black", markersize=14, markeredgewidth=1.5)
+    axes.set_yticks(range(len(rows)), [f"{cells['model']}, {cells['workload']}" for cells in reversed(rows)])
+    axes.set_xlim(left=0)
+    axes.margins(y=0.15)
+    axes.set_xlabel("new tokens/s, kvhybrid / transformers; dot: median, line: all pairs, black: bound")
+    axes.grid(axis="x", alpha=0.25)
+    save(figure, folder / "plot.png")
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m runs.engine_speed.run", description=__doc__)
+    parser.add_argument(
+        "--pairs", type=int, default=PAIRS, help=f"other than {PAIRS}: write to runs/outputs/engine_speed"
+    )
+    parser.add_argument("--redraw", action="store_true", help="only draw plot.png from table.md")
+    options = parser.parse_args(given)
+    folder = HERE if options.pairs == PAIRS else HERE.parent / "outputs" / "engine_speed"
+    good = options.redraw or compare(options.pairs, folder)
+    plot(folder)
+    return 0 if good else 1
+
+
+def compare(num_pairs: int, folder: Path) -> bool:
+    """Write the table. Returns whether every line is as it must be."""
+    # One thread: several would wait for the one that other work on the machine slows down.
     torch.set_num_threads(1)
     rows = [row(name, workload, num_pairs) for name in MODELS for workload in BOUNDS]
     columns = (
@@ -251,9 +287,10 @@ def main(num_pairs: int) -> int:
         f"kvhybrid {version('kvhybrid')}, torch {version('torch')}, transformers {version('transformers')}, "
         f"Python {platform.python_version()}, {platform.machine()}.",
     ]
-    RunFolder(Path(__file__).parent).write_text("table.md", "\n".join(lines) + "\n")
-    return 0 if all(good for _, good in rows) else 1
+    RunFolder(folder).create()
+    RunFolder(folder).write_text("table.md", "\n".join(lines) + "\n")
+    return all(good for _, good in rows)
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 5))
+    raise SystemExit(main())

@@ -1,27 +1,37 @@
 """Train the byte models that ship with kvhybrid on the source of the Python standard library.
 
-    python runs/train_tiny/train_tiny.py gemma3_bytes FOLDER
-
-FOLDER gets a Hugging Face checkpoint and ``curve.jsonl``. README.md beside this file says more.
+Each gets a folder with a Hugging Face checkpoint and curve.jsonl; table.md and plot.png are written beside them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+import platform
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import partial
+from importlib.metadata import version
 from math import log
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
-from scan import mixer_forward
 from torch import Tensor, nn
 
+from kvhybrid.engine.engine import Engine
+from kvhybrid.engine.quality import excerpts, measure
+from kvhybrid.run_folder import RunFolder
+from kvhybrid.text.codec import ByteCodec
 from kvhybrid.text.corpus import held_out_text, training_text
+from runs.pictures import figure_of, save
+from runs.train_tiny.scan import mixer_forward
+
+HERE = Path(__file__).parent
+OUTPUTS = HERE.parent / "outputs" / "train_tiny"
+HEADINGS = ("model", "weights", "steps", "bytes seen", "held out, recipe", "held out, through pages", "file")
 
 LOG_EVERY = 10
 """Steps."""
@@ -64,12 +74,12 @@ JAMBA = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """A model and how long, on what and how fast it learns."""
+    """A model, and for how long, on how much and how fast it is trained."""
 
     config: dict[str, Any]
     """The keys of ``config.json``."""
     rounds: tuple[int, ...]
-    """Steps of each round. In a round the rates go up and down once, and the optimizers begin anew."""
+    """Steps of each round. In a round the rates go up and down once, and the optimizers start fresh."""
     batch: int
     """Sequences of a step."""
     length: int = 384
@@ -85,7 +95,7 @@ RECIPES = {
 
 
 def build(recipe: Recipe, seed: int) -> Any:
-    """The untrained transformers model; its Mamba layers get a scan that is fast to train."""
+    """The untrained transformers model, with a scan in its Mamba layers that is fast to train."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(seed)
@@ -105,7 +115,7 @@ def _mix(mixer: Any, hidden_states: Tensor, **_: Any) -> Tensor:
 
 
 class Trainer:
-    """Muon for the matrices of the layers; Adam for the embedding, for vectors and for what decays are made of."""
+    """Muon for the matrices of the layers, Adam for the embedding, the vectors and the parameters of decays."""
 
     def __init__(self, model: Any, recipe: Recipe, steps: int) -> None:
         matrices, others = [], []
@@ -122,9 +132,9 @@ class Trainer:
         ]
 
     def step(self, ids_BL: Tensor) -> float:
-        """One update, each byte predicted from those before it; the loss before it in bits per byte.
+        """One update, each byte predicted from those before it. Returns the loss before it, in bits per byte.
 
-        Matrices are multiplied in bfloat16, which recent processors do many times as fast; the rest is float32.
+        Matrices are multiplied in bfloat16, which recent processors do many times faster; the rest is float32.
         """
         self.model.train()
         with torch.autocast("cpu", torch.bfloat16):
@@ -150,7 +160,7 @@ def loss_of(model: Any, ids_BL: Tensor) -> Tensor:
 
 
 def draw(text_L: Tensor, recipe: Recipe, generator: torch.Generator) -> Tensor:
-    """``ids_BL`` from random places of the text, one byte more than a sequence has."""
+    """``ids_BL`` from random places of the text, one byte longer than a sequence."""
     begins = torch.randint(len(text_L) - recipe.length, (recipe.batch,), generator=generator)
     return text_L[begins[:, None] + torch.arange(recipe.length + 1)].long()
 
@@ -166,7 +176,7 @@ def held_out_bits(model: Any, length: int) -> float:
 
 
 def train(recipe: Recipe, seed: int, folder: Path) -> float:
-    """Train, write the checkpoint and the curve into ``folder``; held-out bits per byte of what was written."""
+    """Train, and write the checkpoint and the curve into ``folder``. Returns the held-out bits per byte."""
     model = build(recipe, seed)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "curve.jsonl").open("w", encoding="utf-8") as curve:
@@ -174,8 +184,8 @@ def train(recipe: Recipe, seed: int, folder: Path) -> float:
             for step, bits in train_round(model, recipe, steps, seed + number):
                 point = {"step": sum(recipe.rounds[:number]) + step, "train_bits_per_byte": round(bits, 4)}
                 curve.write(json.dumps(point) + "\n")
-            model.to(torch.bfloat16)  # as stored: the next round and the figure start from what the file holds
-            save(model, folder)
+            model.to(torch.bfloat16)  # as stored: the next round and the result start from what the file holds
+            save_checkpoint(model, folder)
             model.float()
     return held_out_bits(model, recipe.length)
 
@@ -195,7 +205,7 @@ def train_round(model: Any, recipe: Recipe, steps: int, seed: int) -> Iterator[t
             recent = []
 
 
-def save(model: Any, folder: Path) -> None:
+def save_checkpoint(model: Any, folder: Path) -> None:
     """``config.json`` and ``model.safetensors``, and nothing else."""
     from safetensors.torch import save_file
 
@@ -210,14 +220,70 @@ def _as_tensor(text: bytes) -> Tensor:
     return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", choices=RECIPES)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    print(f"held out: {train(RECIPES[asked.model], asked.seed, asked.folder):.3f} bits per byte")
+def bits_through_pages(checkpoint: Path) -> float:
+    """Bits per byte of 16,384 held-out bytes in excerpts of 256, read through kvhybrid's pages."""
+    engine = Engine.from_hf(checkpoint)
+    return measure(engine, ByteCodec(), excerpts(held_out_text(), 16_384, 256)).bits_per_byte
+
+
+def row(name: str, recipe: Recipe, bits: float, checkpoint: Path) -> str:
+    """One line of the table."""
+    weights = sum(weight.numel() for weight in build(recipe, seed=0).parameters())
+    seen = sum(recipe.rounds) * recipe.batch * recipe.length
+    size = (checkpoint / "model.safetensors").stat().st_size
+    cells = (
+        f"`{name}`",
+        f"{weights:,}",
+        " + ".join(map(str, recipe.rounds)),
+        f"{seen / 1e6:.1f} million",
+        f"{bits:.3f}",
+        f"{bits_through_pages(checkpoint):.3f}",
+        f"{size / 1e6:.1f} MB",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def plot(curves: Mapping[str, Path], path: Path) -> None:
+    """Draw the bits per byte in training, one curve for each model."""
+    figure, axes = figure_of(figsize=(7, 4))
+    for name, curve in curves.items():
+        points = [json.loads(line) for line in curve.read_text(encoding="utf-8").splitlines()]
+        axes.plot([p["step"] for p in points], [p["train_bits_per_byte"] for p in points], label=name)
+    axes.set_xlabel("step")
+    axes.set_ylabel("bits per byte in training, mean of ten steps")
+    axes.grid(alpha=0.25)
+    axes.legend()
+    save(figure, path)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m runs.train_tiny.run", description=__doc__)
+    parser.add_argument("--models", nargs="+", choices=RECIPES, default=list(RECIPES))
+    parser.add_argument("--out", type=Path, default=OUTPUTS, help="default: runs/outputs/train_tiny")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights and the places of the text")
+    parser.add_argument("--redraw", action="store_true", help="only draw plot.png here from the curves here")
+    options = parser.parse_args(given)
+    if options.redraw:
+        plot({name: HERE / f"curve-{name}.jsonl" for name in RECIPES}, HERE / "plot.png")
+        return 0
+    out: Path = options.out
+    rows = [
+        row(name, RECIPES[name], train(RECIPES[name], options.seed, out / name), out / name)
+        for name in options.models
+    ]
+    packages = ", ".join(f"{name} {version(name)}" for name in ("kvhybrid", "torch", "transformers"))
+    lines = [
+        f"| {' | '.join(HEADINGS)} |",
+        "|---" * len(HEADINGS) + "|",
+        *rows,
+        "",
+        f"{date.today()}, seed {options.seed}, {packages}, "
+        f"Python {platform.python_version()}, {platform.machine()}.",
+    ]
+    RunFolder(out).write_text("table.md", "\n".join(lines) + "\n")
+    plot({name: out / name / "curve.jsonl" for name in options.models}, out / "plot.png")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -1,26 +1,29 @@
 """What only a GPU can tell: whether the kernels compute what torch computes, and how fast.
 
-usage: python runs/gpu_check/gpu_check.py
-Needs a CUDA device; without one it says so, writes nothing and exits with 2. Takes at most about six minutes on
-one H200. Writes table.md beside this file, and exits with 1 where kernels fail, or a model on them is further from
-transformers than twice the torch backend is.
+Needs a CUDA device; without one it says so, writes nothing and ends with 2. Takes at most about six minutes on one
+H200. Writes table.md, and ends with 1 if kernels fail, or if a model on them is further from transformers than
+twice the torch backend is.
 """
 
 from __future__ import annotations
 
+import argparse
 import logging
 import platform
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
 
 import torch
-from hits import hit_rates, models
-from parity import FAMILIES, Parity, compare, one_line
-from throughput import (
+
+from kvhybrid.models.base import BackendChoice
+from kvhybrid.run_folder import RunFolder
+from kvhybrid.workloads import SharedPrefix
+from runs.gpu_check.hits import hit_rates, models
+from runs.gpu_check.parity import FAMILIES, Parity, compare, one_line
+from runs.gpu_check.throughput import (
     AttentionSizes,
     StateSizes,
     copy_bandwidth,
@@ -30,22 +33,18 @@ from throughput import (
     state_bandwidth,
 )
 
-from kvhybrid.models.base import BackendChoice
-from kvhybrid.run_folder import RunFolder
-from kvhybrid.workloads import SharedPrefix
-
 MOST_SECONDS = 360.0
-"""What has not been measured by then is left out, and the table says so."""
+"""Measurements that do not start by then are left out, and the table says so."""
 ATTENTION = ("torch", "torch_varlen", "flash_attention2", "flash_attention3", "flash_attention4")
 PACKAGES = ("torch", "transformers", "flash-attn", "flash-attn-4", "mamba-ssm", "causal-conv1d", "triton")
 SLACK = 0.02
-"""Shares of the logits' standard deviation by which kernels may be further off than twice the torch backend."""
+"""What kernels may be further off than twice the torch backend, as a share of the logits' standard deviation."""
 
 Section = Callable[[], Iterator[str]]
 
 
 def choices(family: str, attention: tuple[str, ...]) -> list[BackendChoice]:
-    """The torch backend first: it is what the others are held against."""
+    """The torch backend first: the others are compared with it."""
     found = [BackendChoice(attention=name) for name in attention]
     if family in ("jamba", "bamba"):
         found.append(BackendChoice(mamba="mamba_ssm"))
@@ -122,7 +121,7 @@ def hits_section(device: str, dtype: str, workload: SharedPrefix, block_size: in
 
 
 def gathered(sections: dict[str, Section], most_seconds: float) -> list[str]:
-    """The lines of every section, as far as time allows."""
+    """The lines of every section, until time is up."""
     began, lines = perf_counter(), []
     for heading, section in sections.items():
         lines += ["", f"## {heading}", ""]
@@ -147,7 +146,8 @@ def spelled(package: str) -> str:
         return f"no {package}"
 
 
-def main() -> int:
+def main(given: Sequence[str] | None = None) -> int:
+    argparse.ArgumentParser(prog="python -m runs.gpu_check.run", description=__doc__).parse_args(given)
     if not torch.cuda.is_available():
         print("gpu_check needs a CUDA device, and torch finds none; nothing was run and nothing is written")
         return 2
@@ -170,4 +170,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -61,7 +61,6 @@ def run(command: str, folder: Path, *more: str) -> subprocess.CompletedProcess[s
         env={**os.environ, "PYTHONPATH": "site", "PYTHONUTF8": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
         check=False,
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 import tracemalloc
 from collections.abc import Callable, Iterable
 
@@ -16,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kvhybrid.managers.arrays import int_array
 from kvhybrid.managers.eviction.lru import LRU
 from kvhybrid.managers.pool.block_pool import BlockPool, BlockPoolError
+from tests.counting import counting
 
 ROOM = 64
 """Prefix numbers that the tests use."""
@@ -408,16 +408,15 @@ def test_misuse_is_a_clear_error_and_changes_nothing(call: Callable[[BlockPool],
 def test_a_pool_of_a_million_blocks_is_flat_arrays() -> None:
     tracemalloc.start()
     try:
-        began = time.perf_counter()
-        pool = BlockPool(1_000_000, 7)
-        seconds = time.perf_counter() - began
+        with counting() as count:
+            pool = BlockPool(1_000_000, 7)
         _, peak = tracemalloc.get_traced_memory()
         objects = len(tracemalloc.take_snapshot().traces)
     finally:
         tracemalloc.stop()
     assert peak < 50e6
     assert objects < 200, "no object per block"
-    assert seconds < 1.0
+    assert count.opcodes < 1_000, "no loop over the blocks"
     assert pool.num_free == 999_999
     assert sum(sys.getsizeof(getattr(pool, name)) for name in dir(pool)) < 50e6
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kvhybrid.conformance.twin import Config, Step, Twins
+from kvhybrid.conformance.stage import Step
+from kvhybrid.conformance.twin import Config, Twins
 from kvhybrid.conformance.violation import Violation
 from kvhybrid.scenarios.form import ScenarioError
 from kvhybrid.scenarios.player import tokens_of

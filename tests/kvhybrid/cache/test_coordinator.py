@@ -14,6 +14,7 @@ from kvhybrid.cache.blocks import PrefixHit
 from kvhybrid.cache.config import CacheConfigError, KVCacheConfig, KVCacheGroup
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request
+from kvhybrid.conformance.oracle import Oracle
 from kvhybrid.managers.arrays import IntArray, int_array
 from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.search import LiveSetSearch
@@ -26,7 +27,6 @@ from kvhybrid.specs import (
     PrivateStateSpec,
     SlidingWindowSpec,
 )
-from tests.kvhybrid.cache.oracle import Oracle
 
 FULL = FullAttentionSpec(block_size=4)
 WINDOW = SlidingWindowSpec(block_size=4, window=8)

@@ -16,14 +16,17 @@ from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
 from kvhybrid.cache.errors import ManagerError, StaleHitError
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request, RequestStatus
+from kvhybrid.conformance.invariants import check_invariants
+from kvhybrid.conformance.stage import Step
 from kvhybrid.managers.arrays import int_array
 from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.pool.block_pool import BlockPool, BlockPoolError
+from kvhybrid.scenarios.player import Answer
 from kvhybrid.specs import CrossAttentionSpec, FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
-from tests.kvhybrid.cache.invariants import assert_invariants
-from tests.kvhybrid.cache.pools import PooledTraffic, snapshot_of_pools
+from tests.kvhybrid.cache.checked_cache import CheckedCache, play
 from tests.kvhybrid.cache.records import Replay
 from tests.kvhybrid.cache.setups import Features, features
+from tests.kvhybrid.cache.snapshots import Snapshot, snapshot
 
 FULL = FullAttentionSpec(block_size=4)
 WINDOW = SlidingWindowSpec(block_size=4, window=5)
@@ -142,18 +145,18 @@ def test_a_failed_admission_leaves_everything_as_it_was(method: str, group: int,
     """Holders, tables and copies are those of before, and so are the keys of all blocks that it did not reuse."""
     manager, mistake = manager_of([FULL, WINDOW])
     run(manager, request_of(manager, "first", 12), 12)
-    before = snapshot_of_pools(manager)
+    before = snapshot(manager)
     mistake.plan(method, group, after)
     second = request_of(manager, "second", 24)
     with pytest.raises(ManagerError):
         run(manager, second, 12)
-    after_it = snapshot_of_pools(manager)
-    assert_invariants(manager)
+    after_it = snapshot(manager)
+    check_invariants(manager)
     assert (after_it.refs, after_it.tables, after_it.copies) == (before.refs, before.tables, before.copies)
     assert after_it.keys == before.keys
     assert set(after_it.queue) == set(before.queue)
     assert run(manager, second, 12) is not None
-    assert_invariants(manager)
+    check_invariants(manager)
 
 
 @pytest.mark.parametrize("method", COMMITTING)
@@ -163,12 +166,12 @@ def test_a_failed_admission_does_not_cost_the_prefix_that_it_wanted_to_adopt(met
     first = request_of(manager, "first", 12)
     run(manager, first, 12)
     manager.free(first)
-    before = snapshot_of_pools(manager)
+    before = snapshot(manager)
     assert hit_of(manager, 24) == 12
     mistake.plan(method, 2, True)
     with pytest.raises(ManagerError):
         run(manager, request_of(manager, "second", 24), 12)
-    assert snapshot_of_pools(manager).keys == before.keys
+    assert snapshot(manager).keys == before.keys
     assert hit_of(manager, 24) == 12
 
 
@@ -183,7 +186,7 @@ def test_a_failed_step_leaves_no_key_for_tokens_that_it_did_not_compute(specs: l
     mistake.plan("register", len(specs), True)
     with pytest.raises(ManagerError):
         run(manager, first, 2)
-    assert_invariants(manager)
+    check_invariants(manager)
     assert first.num_computed_tokens == 6
     assert hit_of(manager, 16) <= 4, "tokens 6 and 7 were never computed"
     run(manager, first, 2)
@@ -199,11 +202,11 @@ def test_blocks_that_a_failed_drop_kept_go_back_later(after: bool) -> None:
     mistake.plan("drop", 1, after)
     with pytest.raises(ManagerError):
         run(manager, first, 4)
-    assert_invariants(manager)
+    check_invariants(manager)
     assert run(manager, first, 4) is not None
-    assert_invariants(manager)
+    check_invariants(manager)
     manager.free(first)
-    assert_invariants(manager)
+    check_invariants(manager)
     assert manager.usage == 0.0
 
 
@@ -217,7 +220,7 @@ def test_a_failed_free_loses_no_block_for_good(group: int) -> None:
     with pytest.raises(ManagerError):
         manager.free(first)
     manager.free(first)
-    assert_invariants(manager)
+    check_invariants(manager)
     assert manager.usage == 0.0
 
 
@@ -225,25 +228,25 @@ def test_a_mistake_after_the_last_prompt_token_undoes_that_step_too() -> None:
     """The scheduler sees an error, and so must find the request as it was."""
     manager, mistake = manager_of([FULL, WINDOW])
     first = request_of(manager, "first", 8)
-    before = snapshot_of_pools(manager)
+    before = snapshot(manager)
     mistake.plan("quiet_until", 2, True)
     with pytest.raises(ManagerError):
         run(manager, first, 8)
-    after = snapshot_of_pools(manager)
+    after = snapshot(manager)
     assert (after.refs, after.tables, after.keys) == (before.refs, before.tables, before.keys)
-    assert_invariants(manager)
+    check_invariants(manager)
 
 
 @pytest.mark.parametrize("method", COUNTING)
 def test_a_manager_that_raises_while_counting_has_changed_nothing(method: str) -> None:
     manager, mistake = manager_of([FULL, WINDOW])
     run(manager, request_of(manager, "first", 12), 12)
-    before = snapshot_of_pools(manager)
+    before = snapshot(manager)
     second = request_of(manager, "second", 24)
     mistake.plan(method, 2, False)
     with pytest.raises(MistakeError if method == "search" else ManagerError):
         run(manager, second, 12)
-    assert snapshot_of_pools(manager) == before
+    assert snapshot(manager) == before
     assert run(manager, second, 12) is not None
 
 
@@ -251,11 +254,11 @@ def test_a_failed_step_of_a_running_request_gives_back_what_it_took() -> None:
     manager, mistake = manager_of([FULL, WINDOW])
     first = request_of(manager, "first", 24)
     run(manager, first, 4)
-    before = snapshot_of_pools(manager)
+    before = snapshot(manager)
     mistake.plan("extend", 2, True)
     with pytest.raises(ManagerError):
         run(manager, first, 3)
-    after = snapshot_of_pools(manager)
+    after = snapshot(manager)
     assert (after.refs, after.tables, after.keys) == (before.refs, before.tables, before.keys)
     assert run(manager, first, 3) is not None
 
@@ -275,20 +278,20 @@ def test_a_failed_copy_is_forgotten() -> None:
         run(manager, again, 1)
     assert manager.take_copies() == []
     assert manager.usage == 0.0
-    assert_invariants(manager)
+    check_invariants(manager)
 
 
 def test_a_failed_step_in_private_pools_gives_back_to_each() -> None:
     manager, mistake = manager_of([FULL, WINDOW], private=20)
     first = request_of(manager, "first", 24)
     run(manager, first, 4)
-    before = snapshot_of_pools(manager)
+    before = snapshot(manager)
     mistake.plan("extend", 2, True)
     with pytest.raises(ManagerError):
         run(manager, first, 12)
-    after = snapshot_of_pools(manager)
+    after = snapshot(manager)
     assert (after.refs, after.tables) == (before.refs, before.tables)
-    assert_invariants(manager)
+    check_invariants(manager)
 
 
 def test_events_still_rebuild_the_cache_after_a_failed_step() -> None:
@@ -305,33 +308,35 @@ def test_events_still_rebuild_the_cache_after_a_failed_step() -> None:
 # ---- a manager that raises, anywhere in random traffic
 
 
-class FaultyTraffic(PooledTraffic):
-    """Traffic over plug-ins that make mistakes; a call that fails is given up, as a scheduler would."""
+class FaultyCache(CheckedCache):
+    """A cache whose plug-ins make mistakes; a call that fails is given up, as a scheduler would."""
 
     def __init__(self, manager: KVCacheManager, mistake: Mistake, rng: random.Random) -> None:
         super().__init__(manager)
         self.mistake = mistake
         self.rng = rng
 
-    def call(self, kind: str, a: int, b: int) -> None:
-        if kind not in ("admit", "run"):
-            super().call(kind, a, b)
-            return
-        if self.rng.random() < 0.4:
+    def call(self, step: Step) -> Answer:
+        if step["do"] not in ("lookup", "allocate"):
+            return super().call(step)
+        if self.looked_up is None and self.rng.random() < 0.4:
             self.mistake.plan(self.rng.choice(METHODS), self.rng.randint(1, 4), self.rng.random() < 0.5)
-        before = snapshot_of_pools(self.manager)
+        before = snapshot(self.manager)
         try:
-            super().call(kind, a, b)
+            return super().call(step)
         except (MistakeError, ManagerError) as error:
             self._assert_undone(before, error)
-        self.mistake.plan("", 0, False)
+            return {}
+        finally:
+            if step["do"] == "allocate":
+                self.mistake.plan("", 0, False)
 
-    def _assert_undone(self, before: Any, error: Exception) -> None:
+    def _assert_undone(self, before: Snapshot, error: Exception) -> None:
         event(f"{self.mistake.method} raised {type(error).__name__}")
         note(f"{self.mistake.method}: {error}")
-        assert_invariants(self.manager)
+        check_invariants(self.manager)
         self.check_records()
-        after = snapshot_of_pools(self.manager)
+        after = snapshot(self.manager)
         assert isinstance(error, ManagerError) == (self.mistake.method != "search"), (
             "a look-up has nothing to undo"
         )
@@ -344,28 +349,12 @@ class FaultyTraffic(PooledTraffic):
         assert after.copies == before.copies
 
 
-WEIGHTS = {"submit": 4, "admit": 5, "run": 6, "end_step": 5, "finish": 2, "preempt": 1, "load": 1, "reset": 1}
-
-
-def play(setup: Features, seed: int, num_calls: int) -> None:
-    rng, manager, mistake = random.Random(seed), setup.build(), Mistake()
-    plug_in(manager, mistake)
-    traffic = FaultyTraffic(manager, mistake, rng)
-    for _ in range(num_calls):
-        kind, a, b = (
-            rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0],
-            rng.randrange(1000),
-            rng.randrange(1000),
-        )
-        note(f"{kind} {a} {b}")
-        traffic.call(kind, a, b)
-    traffic.wind_up()
-
-
 @given(features(), st.integers(0, 2**32 - 1), st.integers(1, 90))
 @settings(max_examples=30)
-def test_traffic_goes_on_after_any_mistake(setup: Features, seed: int, num_calls: int) -> None:
-    play(setup, seed, num_calls)
+def test_traffic_goes_on_after_any_mistake(setup: Features, seed: int, actions: int) -> None:
+    manager, mistake = setup.build(), Mistake()
+    plug_in(manager, mistake)
+    play(FaultyCache(manager, mistake, random.Random(seed)), seed, actions)
 
 
 # ---- calls that would break a pool
@@ -417,14 +406,14 @@ def test_a_request_freed_twice_gives_back_once() -> None:
     queue = manager.block_pool.free_queue()
     manager.free(request)
     assert manager.block_pool.free_queue() == queue
-    assert_invariants(manager)
+    check_invariants(manager)
 
 
 def test_a_request_that_the_pool_cannot_hold_is_refused_and_takes_nothing() -> None:
     manager, _ = manager_of([FULL, CrossAttentionSpec(block_size=4)], num_blocks=4)
-    before = snapshot_of_pools(manager)
+    before = snapshot(manager)
     assert run(manager, request_of(manager, "r", 40), 40) is None
-    assert snapshot_of_pools(manager) == before
+    assert snapshot(manager) == before
 
 
 def test_a_hit_that_is_out_of_date_is_an_error_and_changes_nothing() -> None:
@@ -437,9 +426,9 @@ def test_a_hit_that_is_out_of_date_is_an_error_and_changes_nothing() -> None:
     manager.new_step_starts()
     found = manager.get_computed_blocks(second)
     manager.reset_prefix_cache()
-    before = snapshot_of_pools(manager)
+    before = snapshot(manager)
     with pytest.raises(StaleHitError, match=r"out of date"):
         manager.allocate_slots(second, 4, found.num_tokens, found.blocks)
-    after = snapshot_of_pools(manager)
-    assert_invariants(manager)
+    after = snapshot(manager)
+    check_invariants(manager)
     assert (after.refs, after.tables, after.keys) == (before.refs, before.tables, before.keys)

@@ -14,7 +14,16 @@ from setuptools.command.build_ext import build_ext
 
 HOT = {
     "kvhybrid.cache": ("blocks", "counters", "event_log", "hashing", "manager", "misses", "request"),
-    "kvhybrid.cache.coordinators": ("base", "hybrid", "no_prefix_cache", "roll_back", "step", "unitary"),
+    "kvhybrid.cache.coordinators": (
+        "allocation",
+        "base",
+        "groups",
+        "hybrid",
+        "no_prefix_cache",
+        "request_tables",
+        "roll_back",
+        "unitary",
+    ),
     "kvhybrid.managers": (
         "arrays",
         "base",

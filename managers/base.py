@@ -149,9 +149,9 @@ class SingleTypeKVCacheManager:
             return False
         blocks = hit[:, hit[0] > 0]
         expected = expected[:entries][hit[0] > 0]
-        other = blocks[self.pool.number_of[blocks] != expected]
+        other = blocks[self.pool.keys.number_of[blocks] != expected]
         known = set(path.tolist())
-        return any(known.isdisjoint(self.pool.keys_of(block)) for block in other.tolist())
+        return any(known.isdisjoint(self.pool.keys.of(block)) for block in other.tolist())
 
     def is_too_fresh(self, hit: IntArray, num_tokens: int) -> bool:
         """Whether adopting ``hit`` would read, before the step's forward pass, what only that pass writes.
@@ -258,7 +258,7 @@ class SingleTypeKVCacheManager:
         for i, source, target in zip(range(*rows.indices(len(self.groups))), sources, copies, strict=True):
             self.pending_copies[i].append((int(source), int(target)))
             if not reader:
-                self.pool.move_keys(int(source), int(target))
+                self.pool.keys.move(int(source), int(target))
                 self.written_from[int(target)] = 0
         self.pool.hold(copies if reader else sources)
         return copies if reader else None
@@ -351,8 +351,8 @@ class SingleTypeKVCacheManager:
     def _key_blocks(self, table: BlockTable, ids: IntArray, numbers: IntArray) -> None:
         """Key ``ids``, some columns of ``table``, under ``numbers``; null entries are left out."""
         if self.spec.state:
-            self.pool.drop_keys(ids.ravel())
-        self.pool.register_rows(self.group_ids, ids, numbers)
+            self.pool.keys.drop(ids.ravel())
+        self.pool.keys.register_rows(self.group_ids, ids, numbers)
         if self.spec.state or self.rules.sub_block_hits:
             first = 0 if self.spec.state else table.ends[0]
             self.written_from.update(dict.fromkeys(ids[ids > 0].tolist(), first))

@@ -48,7 +48,7 @@ class PrefixSearch(LiveSetSearch):
         last = min(first + self.manager.units_per_block - 1, limit // unit, len(self.path))
         if last <= first:
             return full * size
-        found = self.manager.pool.index[self.manager.group_ids[:, None], self.path[first:last]]
+        found = self.manager.pool.keys.index[self.manager.group_ids[:, None], self.path[first:last]]
         inside = np.flatnonzero((found > 0).all(axis=0))
         if not len(inside):
             return full * size
@@ -102,5 +102,5 @@ class FullAttentionManager(SuffixManager):
             entry = units * unit // self.block_size
             for i, group in enumerate(self.groups):
                 block = int(table.ids[i, entry])
-                self.pool.register_shorter(group, block, int(path[units - 1]))
+                self.pool.keys.register_shorter(group, block, int(path[units - 1]))
                 self.written_from[block] = table.ends[0]

@@ -76,7 +76,7 @@ class MambaManager(SuffixManager):
         if num_tokens != usable * unit or not usable or table.ends[1] != num_tokens:
             return
         entry = (num_tokens - 1) // self.block_size
-        if not table.ids[0, entry] or self.pool.number_of[table.ids[0, entry]] == path[usable - 1]:
+        if not table.ids[0, entry] or self.pool.keys.number_of[table.ids[0, entry]] == path[usable - 1]:
             return
         self._key_blocks(table, table.ids[:, entry : entry + 1], path[usable - 1 : usable])
         if num_tokens % self.block_size:

@@ -60,7 +60,7 @@ class SuffixManager(SingleTypeKVCacheManager):
         if not len(at):
             return at
         units = self._key_units((at + 1) * per_step - 1, len(path))
-        absent = (self.pool.index[self.group_ids[:, None], path[units]] == 0).any(axis=0)
+        absent = (self.pool.keys.index[self.group_ids[:, None], path[units]] == 0).any(axis=0)
         last = np.maximum.accumulate(np.where(absent, np.arange(len(at)), -1))
         found = units[np.maximum(last, 0)]
         for i in np.flatnonzero(last < 0).tolist():

@@ -53,16 +53,3 @@ class ComputedBlocks(NamedTuple):
     blocks: PrefixHit
     num_tokens: int
     junction: int
-
-
-def check_adopted(request_id: str, num_tokens: int, hit: KVCacheBlocks | None, num_managers: int) -> None:
-    """Raise ValueError if ``hit``, which request ``request_id`` is about to adopt, is no hit of ``num_tokens``, or
-    none of a cache with so many managers."""
-    found = hit.num_tokens if isinstance(hit, PrefixHit) else 0
-    if found != num_tokens:
-        raise ValueError(
-            f"request {request_id!r}: num_new_computed_tokens = {num_tokens}, "
-            f"new_computed_blocks is a hit of {found} tokens"
-        )
-    if isinstance(hit, PrefixHit) and len(hit.by_manager) != num_managers:
-        raise ValueError(f"request {request_id!r}: new_computed_blocks is a hit of another cache")

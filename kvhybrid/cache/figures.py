@@ -11,7 +11,7 @@ def take_stats(coordinator: KVCacheCoordinator, counters: CacheCounters) -> Cach
     """The figures of now, per group and for the shared pool."""
     groups: list[GroupStats] = []
     for g, group in enumerate(coordinator.config.groups):
-        live, cached, reusable, evictions = coordinator.pool_of_group(g).counts[:, g].tolist()
+        live, cached, reusable, evictions = coordinator.groups.pool_of_group(g).counts[:, g].tolist()
         groups.append(
             GroupStats(
                 name=group.name,

@@ -103,7 +103,7 @@ def _keys(manager: KVCacheManager, pool: BlockPool, groups: list[int]) -> str:
         if len(numbers) != len(set(numbers)):
             return f"block {block} has a key twice"
         for number in numbers:
-            if block not in keys.lines[group, number] or (group, number) not in keys.found:
+            if block not in keys.blocks[group, number] or (group, number) not in keys.found:
                 return f"block {block} has a key under which it cannot be found"
             if index.units(number) > index.units(numbers[0]):
                 return f"block {block} has a longer key than its first"

@@ -19,26 +19,26 @@ class PoolKeys:
     """(group, prefix number) to the block that a look-up finds."""
     held: Mapping[int, tuple[int, tuple[int, ...]]]
     """Keyed block to its group and its prefix numbers, the longest first."""
-    lines: Mapping[tuple[int, int], tuple[int, ...]]
+    blocks: Mapping[tuple[int, int], tuple[int, ...]]
     """(group, prefix number) of every key of every block to all blocks that have it, the found one first."""
 
 
 def keys_of(pool: BlockPool) -> PoolKeys:
     held = {
-        block: (int(pool.group_of[block]), tuple(pool.keys_of(block)))
-        for block in np.flatnonzero(pool.number_of).tolist()
+        block: (int(pool.group_of[block]), tuple(pool.keys.of(block)))
+        for block in np.flatnonzero(pool.keys.number_of).tolist()
     }
     keys = {(group, number) for group, numbers in held.values() for number in numbers}
     return PoolKeys(
-        {(g, number): int(pool.index[g, number]) for g, number in np.argwhere(pool.index).tolist()},
+        {(g, number): int(pool.keys.index[g, number]) for g, number in np.argwhere(pool.keys.index).tolist()},
         held,
-        {key: tuple(pool.line(*key)) for key in keys},
+        {key: tuple(pool.keys.blocks(*key)) for key in keys},
     )
 
 
 def found_in(pool: BlockPool, group: int, number: int) -> int:
     """The block that a look-up of ``group`` finds under a prefix number, 0 for none."""
-    return int(pool.index[group, number])
+    return int(pool.keys.index[group, number])
 
 
 def pool_of(manager: KVCacheManager, group: int) -> BlockPool:

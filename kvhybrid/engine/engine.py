@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from itertools import count
@@ -95,6 +95,7 @@ class Engine:
         track_misses: bool = True,
         eos_token_id: int | None = None,
         device: torch.device | str = "cpu",
+        cache_manager: Callable[..., KVCacheManager] = KVCacheManager,
     ) -> None:
         """``block_size`` is in tokens; planning may raise it for the sake of a state. ``hash_block_size`` is the
         number of tokens per prefix key; one below the block size lets a hit on full attention and states end
@@ -109,6 +110,9 @@ class Engine:
 
         ``max_encoder_tokens`` bounds what the encoder of an encoder-decoder model gives for one request; the
         model's own where not given. Encoder tokens do not count among ``max_batched_tokens``.
+
+        ``cache_manager`` is called to make the cache manager, with the arguments of `KVCacheManager`; with
+        `Recorder.manager`, its calls are recorded.
 
         Raises ValueError for options that do not go together, and PlanningError where one request of
         ``max_model_len`` tokens does not fit in the pool.
@@ -137,7 +141,7 @@ class Engine:
         )
         self.pool = BytePool(self.plan, self.device)
         self.model.bind_cache(self.pool.views())
-        self.cache = KVCacheManager(
+        self.cache = cache_manager(
             self.plan.config,
             max_model_len=self.plan.max_model_len,
             max_in_flight_tokens=max_batched_tokens,

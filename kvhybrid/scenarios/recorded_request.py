@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from kvhybrid.cache.blocks import ComputedBlocks, KVCacheBlocks
 from kvhybrid.cache.request import Request
@@ -11,6 +12,16 @@ from kvhybrid.scenarios.player import STARTING
 from kvhybrid.scenarios.token_names import TokenNames, runs_of
 
 Step = dict[str, Any]
+
+OPTIONS: Final[Mapping[str, tuple[str, object]]] = {
+    "num_lookahead_tokens": ("lookahead", 0),
+    "num_external_computed_tokens": ("external_tokens", 0),
+    "full_sequence_must_fit": ("full_sequence_must_fit", False),
+    "reserved_blocks": ("reserved_blocks", 0),
+    "has_scheduled_reqs": ("has_running", True),
+    "delay_cache_blocks": ("delay_cache", False),
+}
+"""Arguments of ``allocate_slots``: their names in a scenario, and the values that it leaves out."""
 
 
 class InexpressibleError(Exception):
@@ -84,20 +95,16 @@ class RecordedRequest:
             raise InexpressibleError(f"{self.name} was looked up while it had computed tokens")
         return {"do": "lookup", "request": self.name}
 
-    def allocate(
-        self,
-        new: int,
-        hit: int,
-        blocks: KVCacheBlocks | None,
-        encoder: int,
-        options: dict[str, Any],
-        has_watermark: bool,
-    ) -> Step:
-        """The step for a call for slots; ``options`` are its other arguments in the words of a scenario."""
+    def allocate(self, given: Mapping[str, Any], has_watermark: bool) -> Step:
+        """The step for a call of ``allocate_slots`` with the arguments ``given``, all of them, by name."""
+        new, hit, encoder = (
+            given[name] for name in ("num_new_tokens", "num_new_computed_tokens", "num_encoder_tokens")
+        )
+        options = {key: given[name] for name, (key, default) in OPTIONS.items() if given[name] != default}
         request = self.request
         found = self.found if self.starting else None
         expected = found.num_tokens if found else 0
-        if hit != expected or (found and hit and blocks is not found.blocks):
+        if hit != expected or (found and hit and given["new_computed_blocks"] is not found.blocks):
             raise InexpressibleError(f"{self.name} adopts {hit} tokens; its latest look-up found {expected}")
         if encoder != (request.num_encoder_tokens if self.starting else 0):
             raise InexpressibleError(f"{self.name} asks for slots of {encoder} encoder tokens")
@@ -110,10 +117,16 @@ class RecordedRequest:
             step["has_running"] = False
         if self.starting:
             self.found = None
+        if not (new or hit or given["num_external_computed_tokens"]):
+            step["expect"] = {"error": "value"}
         return step
 
-    def allocated(self, step: Step, hit: int) -> None:
-        """The call for slots was granted."""
+    def allocated(self, step: Step, hit: int, added: KVCacheBlocks | None) -> None:
+        """The call for slots was answered with ``added``; ``hit`` tokens are adopted if it was granted."""
+        if added is None:
+            step["expect"] = {"refused": True}
+            return
+        step["expect"] = {"new_blocks": list(added.get_block_ids())}
         self.computed += hit + int(step.get("external_tokens", 0)) + int(step["new_tokens"])
         self.starting, self.loading = False, bool(step.get("delay_cache", False))
 

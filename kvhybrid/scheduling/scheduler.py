@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from mypy_extensions import mypyc_attr
 
-from kvhybrid.cache.blocks import KVCacheBlocks
+from kvhybrid.cache.blocks import PrefixHit
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.scheduling.chunking import PrefillChunking
@@ -239,7 +239,7 @@ class Scheduler:
             plan.scheduled.append(ScheduledRequest(request, hit, num_tokens, samples))
             plan.budget -= num_tokens
 
-    def _admit_alone(self, request: Request, given_up: KVCacheBlocks, budget: int) -> int:
+    def _admit_alone(self, request: Request, given_up: PrefixHit, budget: int) -> int:
         """Admit a request that was refused although nobody else holds a block; returns its tokens.
 
         Copying a shared block takes one block more than computing it, so that it may fit without its hit.

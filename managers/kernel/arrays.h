@@ -12,7 +12,7 @@ enum { LIVE, CACHED, REUSABLE, EVICTIONS, COUNTS };
 /* One block, all of it in one line of the processor's cache: see block_keys.py for what each part means. */
 typedef struct {
     int64_t release;
-    int32_t refs, number, group, ahead, behind, tangled;
+    int32_t refs, number, group, ahead, behind, irregular;
 } Block;
 
 typedef struct {

@@ -48,7 +48,7 @@ static int can_register(BlockArrays *self, Ints *groups, Ints *ids, Ints *number
                 refuse_block(self, b);
                 return -1;
             }
-            if (b && (blocks[b].number || !number || (first && blocks[first].tangled)))
+            if (b && (blocks[b].number || !number || (first && blocks[first].irregular)))
                 able = 0;
         }
     }
@@ -121,25 +121,25 @@ static void lose(BlockArrays *self, Losses *losses, int for_reuse)
     losses->cached = losses->reusable = 0;
 }
 
-/* Returns 0, -1 where one of ids is tangled, or -2, an error. */
+/* Returns 0, -1 where one of ids is irregular, or -2, an error. */
 static int can_withdraw(BlockArrays *self, Ints *ids)
 {
     const Block *blocks = &BLOCK(self, 0);
-    int32_t tangled = 0;
+    int32_t irregular = 0;
     for (Py_ssize_t j = 0; j < ids->columns; j++) {
         int32_t b = AT(ids, 0, j);
         if (!is_block(self, b)) {
             refuse_block(self, b);
             return -2;
         }
-        tangled |= blocks[b].tangled;
+        irregular |= blocks[b].irregular;
         if (blocks[b].number && !is_key(self, blocks[b].group, blocks[b].number)) {
             PyErr_Format(PyExc_IndexError, "block %d has number %d of group %d, of which there is none", b,
                          blocks[b].number, blocks[b].group);
             return -2;
         }
     }
-    return tangled ? -1 : 0;
+    return irregular ? -1 : 0;
 }
 
 /* Returns how many keys are gone with the keys of ids. */

@@ -15,7 +15,7 @@ LIVE, CACHED, REUSABLE, EVICTIONS = range(4)
 """Rows of ``counts``: per group, its held blocks, those with a key, those of them that are free, and lost keys."""
 COUNTS = 4
 
-PARTS = ("refs", "number", "group", "ahead", "behind", "tangled")
+PARTS = ("refs", "number", "group", "ahead", "behind", "irregular")
 BLOCK = np.dtype([("release", np.int64), *((part, np.int32) for part in PARTS)])
 """What is known of a block, side by side in memory, since most passes need several parts of it."""
 BlockRecords: TypeAlias = NDArray[np.void]
@@ -115,7 +115,7 @@ class BlockArrays:
         self._refs = blocks["refs"]
         self._number_of = blocks["number"]
         self._group_of = blocks["group"]
-        self._tangled = blocks["tangled"]
+        self._irregular = blocks["irregular"]
         self._ahead = blocks["ahead"]
         self._behind = blocks["behind"]
         self._release = blocks["release"]
@@ -205,8 +205,8 @@ class BlockArrays:
         """Key column ``j`` of ``ids`` under ``numbers[j]``, row ``i`` for ``groups[i]``; a block whose key exists
         stands in line behind those that have it.
 
-        False where a block has a key already or would stand behind a tangled one. ``stored`` gets, at the place of
-        each block, its number where the key is new, and 0 elsewhere.
+        False where a block has a key already or would stand behind an irregular one. ``stored`` gets, at the place
+        of each block, its number where the key is new, and 0 elsewhere.
         """
         rows, width = np.atleast_2d(ids), len(self._index[0])
         numbers = np.where((numbers >= 0) & (numbers < width), numbers, 0)[: rows.shape[1]]
@@ -214,7 +214,7 @@ class BlockArrays:
         real = rows > 0
         if (self._number_of[rows] * real).any() or (real & (numbers == 0)).any():
             return False
-        if (self._tangled[first] & real).any():
+        if (self._irregular[first] & real).any():
             return False
         for i, group in enumerate(groups[: len(rows)].tolist()):
             self._register(group, rows[i], numbers, first[i], None if stored is None else stored[i])
@@ -250,9 +250,9 @@ class BlockArrays:
         """Withdraw the keys of ``ids``, and count them as evictions if ``for_reuse``.
 
         ``gone`` gets the groups and the numbers of the keys that no block has any more, in two rows. Returns how
-        many, or -1 where an id is tangled.
+        many, or -1 where an id is irregular.
         """
-        if self._tangled[ids].any():
+        if self._irregular[ids].any():
             return -1
         lost = ids[self._number_of[ids] > 0]
         groups, numbers = self._group_of[lost], self._number_of[lost]

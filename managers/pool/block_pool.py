@@ -12,14 +12,15 @@ from kvhybrid.managers.arrays import EMPTY, IntArray
 from kvhybrid.managers.eviction import ReuseOrder
 from kvhybrid.managers.eviction.lru import LRU
 from kvhybrid.managers.kernel import put_span
-from kvhybrid.managers.kernel.plain import CACHED, LIVE, REUSABLE
+from kvhybrid.managers.kernel.plain import BLOCK, CACHED, COUNTS, EVICTIONS, LIVE, REUSABLE
 from kvhybrid.managers.pool.keys import BlockKeys, BlockPoolError
+from kvhybrid.managers.pool.observer import ObserverSet, PoolObserver
 
 NOBODY: Final = np.array([-1], np.int32)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class BlockPool(BlockKeys):
+class BlockPool:
     """Blocks are the integers ``1 … num_blocks - 1``; block 0 is the null block, never handed out or freed.
 
     A block is held (``refs > 0``) or free. The free queue has three parts, taken in this order: a stack of
@@ -30,16 +31,42 @@ class BlockPool(BlockKeys):
     def __init__(self, num_blocks: int, num_groups: int, order: type[ReuseOrder] = LRU) -> None:
         if num_blocks < 1:
             raise ValueError(f"num_blocks must be at least 1 (the null block), found {num_blocks}")
-        super().__init__(num_blocks, num_groups)
+        records = np.zeros(num_blocks, BLOCK)
+        self.num_blocks = num_blocks
+        self.refs: IntArray = records["refs"]
+        """How often each block is held."""
+        self.group_of: IntArray = records["group"]
+        """The group of each block that has a key or is held, -1 if it is held for no group yet."""
+        self.release_of = records["release"]
+        """For every cached free block, the number of the release that freed it; 0 for all others."""
+        self.counts = np.zeros((COUNTS, num_groups), np.int64)
+        """Per group: blocks that are held, that have a key, that have one and are free; keys lost to reuse."""
+        self.keys = BlockKeys(records, self.counts)
+        self.arrays = self.keys.arrays
+        """The kernel's passes over the blocks."""
+        self._observers = ObserverSet()
         self.num_free = num_blocks - 1
         self._stack = np.zeros(num_blocks, np.int32)
         self._stacked = 0
         self._next_unused = 1
         self._order_class = order
         self._releases = 0
-        self.release_of = self.records["release"]
-        """For every cached free block, the number of the release that freed it; 0 for all others."""
         self._order = order(self.release_of)
+
+    @property
+    def observers(self) -> tuple[PoolObserver, ...]:
+        """Those that are told of every change."""
+        return self._observers.all
+
+    @observers.setter
+    def observers(self, observers: Iterable[PoolObserver]) -> None:
+        self._observers = ObserverSet(observers)
+        self.keys.observers = self._observers.of_keys
+
+    @property
+    def evictions(self) -> np.ndarray:
+        """Per group, the blocks that lost their keys to a new owner."""
+        return np.asarray(self.counts[EVICTIONS])
 
     @property
     def usage(self) -> float:
@@ -79,7 +106,7 @@ class BlockPool(BlockKeys):
 
     def _hand_out(self, groups: IntArray, ids: IntArray) -> None:
         self.arrays.hand_out(groups, ids)
-        for observer in self.audience.of_taken:
+        for observer in self._observers.of_taken:
             observer.taken(ids.ravel())
 
     def _draw(self, count: int) -> IntArray:
@@ -111,12 +138,12 @@ class BlockPool(BlockKeys):
         ids = self._order.pop(count)
         if len(ids) != count:
             raise BlockPoolError(f"{type(self._order).__name__}.pop({count}) gave {len(ids)} blocks")
-        if self.audience.of_evicted:
-            lost = ids[self.number_of[ids] > 0]
+        if self._observers.of_evicted:
+            lost = ids[self.keys.number_of[ids] > 0]
             groups = self.group_of[lost]
-            for observer in self.audience.of_evicted:
+            for observer in self._observers.of_evicted:
                 observer.evicted(lost, groups)
-        self.drop_keys(ids, for_reuse=True)
+        self.keys.drop(ids, for_reuse=True)
         return ids
 
     def hold(self, ids: IntArray) -> None:
@@ -127,7 +154,7 @@ class BlockPool(BlockKeys):
         freed = np.empty(ids.size, np.int32)
         count = self.arrays.hold(ids, freed)
         if count < 0:
-            stale = ids[(ids > 0) & (self.refs[ids] == 0) & (self.number_of[ids] == 0)].tolist()
+            stale = ids[(ids > 0) & (self.refs[ids] == 0) & (self.keys.number_of[ids] == 0)].tolist()
             raise BlockPoolError(
                 f"blocks {stale} are free and have no key: the hit that names them is out of date"
             )
@@ -136,7 +163,7 @@ class BlockPool(BlockKeys):
             self._order.remove(free, self.release_of[free])
             self.release_of[free] = 0
             self.num_free -= count
-            for observer in self.audience.of_held:
+            for observer in self._observers.of_held:
                 observer.held(free)
 
     def count_free(self, ids: IntArray) -> int:
@@ -160,7 +187,7 @@ class BlockPool(BlockKeys):
             cached = cached[:num_cached]
             self._order.append(cached, self._releases)
         self.num_free += height - before + num_cached
-        for observer in self.audience.of_freed:
+        for observer in self._observers.of_freed:
             observer.freed(np.concatenate((self._stack[before:height][::-1], cached[:num_cached])))
 
     def _refuse_release(self, ids: IntArray) -> NoReturn:
@@ -179,7 +206,7 @@ class BlockPool(BlockKeys):
         chosen = np.fromiter(ids, np.int32)
         if len(chosen) and (chosen.min() < 0 or chosen.max() >= self.num_blocks):
             raise BlockPoolError(f"blocks to evict must lie in [0, {self.num_blocks}), found {chosen.tolist()}")
-        self.drop_keys(np.unique(chosen))
+        self.keys.drop(np.unique(chosen))
 
     def reset(self) -> bool:
         """Drop every key if no block is held; otherwise do nothing and return False."""
@@ -189,7 +216,7 @@ class BlockPool(BlockKeys):
         self._push_all(queue)
         self.release_of[:] = 0
         self._order = self._order_class(self.release_of)
-        self._drop_all_keys()
+        self.keys.drop_all()
         return True
 
     def _push_all(self, queue: IntArray) -> None:
@@ -199,7 +226,7 @@ class BlockPool(BlockKeys):
     def recount(self) -> None:
         """Bring the counts of held and of free cached blocks up to ``refs``, which somebody has written to."""
         groups = self.group_of
-        held, keyed = (self.refs > 0) & (groups >= 0), self.number_of > 0
+        held, keyed = (self.refs > 0) & (groups >= 0), self.keys.number_of > 0
         for what, chosen in ((LIVE, held), (CACHED, keyed), (REUSABLE, keyed & (self.refs == 0))):
             self.counts[what] = np.bincount(groups[chosen], minlength=self.counts.shape[1])
 

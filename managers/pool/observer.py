@@ -39,8 +39,8 @@ class PoolObserver:
         """All keys, these, are gone at once."""
 
 
-class Audience:
-    """Observers by what they take, which is what their class overrides: what nobody takes is not gathered."""
+class ObserverSet:
+    """Observers by the calls that their class overrides: what no observer takes is not gathered."""
 
     def __init__(self, observers: Iterable[PoolObserver] = ()) -> None:
         self.all = tuple(observers)

@@ -80,7 +80,7 @@ def _lives() -> Callable[[], Any]:
     from kvhybrid.managers.pool.block_pool import BlockPool
 
     pool = BlockPool(POOL_BLOCKS, 1)
-    pool.grow_index(2 * POOL_BLOCKS)
+    pool.keys.grow(2 * POOL_BLOCKS)
     first = iter(range(10**9))
 
     def live() -> None:
@@ -88,7 +88,7 @@ def _lives() -> Callable[[], Any]:
             2 * POOL_BLOCKS - 1
         )
         ids = pool.take(PROMPT_BLOCKS)
-        pool.register(0, ids, numbers)
+        pool.keys.register(0, ids, numbers)
         pool.release(ids[::-1])
 
     for _ in range(2 * POOL_BLOCKS // PROMPT_BLOCKS):

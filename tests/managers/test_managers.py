@@ -67,7 +67,7 @@ def manager_of(
     )
     manager_class = registry.entry_of(spec).manager_class() if own else SingleTypeKVCacheManager
     pool = BlockPool(400, num_groups)
-    pool.grow_index(200)
+    pool.keys.grow(200)
     manager: SingleTypeKVCacheManager = manager_class(spec, pool, rules)
     return manager
 
@@ -208,7 +208,7 @@ def retentions(draw: st.DrawFn, common: int) -> Retention:
 
 def keyed_entries(manager: SingleTypeKVCacheManager, table: BlockTable) -> list[int]:
     row = table.row(0)
-    return [j for j in range(len(row)) if row[j] and manager.pool.number_of[row[j]]]
+    return [j for j in range(len(row)) if row[j] and manager.pool.keys.number_of[row[j]]]
 
 
 @given(CACHEABLE.filter(lambda spec: not spec.state), st.data())
@@ -276,7 +276,7 @@ def test_null_entries_never_get_a_key() -> None:
     manager.drop(table, slice(0, 1), manager.dead(table, 16))
     manager.register(table, np.arange(1, 9, dtype=np.int32), 16, Retained(17, 0))
     assert keyed_entries(manager, table) == [3]
-    assert manager.pool.keys_of(0) == []
+    assert manager.pool.keys.of(0) == []
 
 
 # ---- the bound of the whole-sequence check

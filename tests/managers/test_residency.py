@@ -20,10 +20,10 @@ def residency_of(patterns: list[list[bool]], stride: int = 1) -> Residency:
     entries = len(patterns[0])
     pool = BlockPool(20_000, len(patterns))
     path = np.arange(1, entries * stride + 1, dtype=np.int32)
-    pool.grow_index(entries * stride + 1)
+    pool.keys.grow(entries * stride + 1)
     for group, pattern in enumerate(patterns):
         at = np.flatnonzero(pattern)
-        pool.register(group, int_array(1000 * (group + 1) + at), path[at * stride + stride - 1])
+        pool.keys.register(group, int_array(1000 * (group + 1) + at), path[at * stride + stride - 1])
     return Residency(pool, int_array(range(len(patterns))), path, stride)
 
 

@@ -9,13 +9,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvhybrid.specs import (
-    AttentionSpec,
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
     FullAttentionSpec,
     KVCacheSpec,
     MambaSpec,
     PrivateStateSpec,
+    SinkWindowSpec,
     SlidingWindowSpec,
 )
 
@@ -27,6 +27,7 @@ SPECS = st.one_of(
     st.builds(FullAttentionSpec, block_size=SIZES),
     st.builds(SlidingWindowSpec, block_size=SIZES, window=WIDTHS),
     st.builds(ChunkedLocalAttentionSpec, block_size=SIZES, chunk=WIDTHS),
+    st.builds(SinkWindowSpec, block_size=SIZES, sinks=WIDTHS, window=WIDTHS),
     st.builds(CrossAttentionSpec, block_size=SIZES),
     st.builds(MambaSpec, block_size=SIZES),
 )
@@ -43,14 +44,6 @@ class LastStatesSpec(MambaSpec):
         self, max_in_flight_tokens: int, max_model_len: int, block_size: int | None = None
     ) -> int:
         return KVCacheSpec.admission_blocks(self, max_in_flight_tokens, max_model_len, block_size)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SinkWindowSpec(AttentionSpec):
-    window: int = 32
-
-    def live(self, p: int) -> tuple[range, ...]:
-        return range(min(4, p)), range(max(min(4, p), p - self.window + 1), p)
 
 
 def most_over_every_step(spec: KVCacheSpec, in_flight: int, length: int, size: int) -> int:
@@ -72,7 +65,7 @@ def test_a_formula_and_trying_every_step_agree(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    SPECS | st.builds(LastStatesSpec, block_size=SIZES) | st.builds(SinkWindowSpec, block_size=SIZES),
+    SPECS | st.builds(LastStatesSpec, block_size=SIZES),
     st.integers(1, 12),
     st.integers(1, 30),
 )
@@ -97,6 +90,24 @@ def test_window_figures(window: int, in_flight: int, expected: int) -> None:
 @pytest.mark.parametrize(("in_flight", "expected"), [(8192, 1024), (16_384, 1536)])
 def test_chunk_figures(in_flight: int, expected: int) -> None:
     assert ChunkedLocalAttentionSpec(block_size=16, chunk=8192).admission_blocks(in_flight, LONG) == expected
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        SinkWindowSpec(block_size=16, sinks=4, window=1021),
+        ChunkedLocalAttentionSpec(block_size=16, chunk=8190),
+        SlidingWindowSpec(block_size=16, window=4096),
+    ],
+)
+def test_no_spec_looks_at_every_step_of_a_million_tokens(
+    spec: KVCacheSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+    whole = KVCacheSpec.step_blocks
+    monkeypatch.setattr(KVCacheSpec, "step_blocks", lambda *step: tried.append(step) or whole(*step))
+    assert spec.admission_blocks(8192, 1_000_000) < 1_000_000 // 16
+    assert len(tried) <= 17, "a block's worth of steps, and the last"
 
 
 def test_full_attention_holds_the_whole_request_whatever_is_in_flight() -> None:

@@ -57,7 +57,7 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         )
 
     def _hit_blocks(self, searches: dict[int, LiveSetSearch], p: int) -> tuple[IntArray, ...]:
-        nothing = self.nothing.by_manager
+        nothing = self.no_hit.by_manager
         if not p:
             return nothing
         return tuple([searches[c].blocks(p) if c in searches else none for c, none in enumerate(nothing)])

@@ -100,8 +100,9 @@ class CheckedCache(Stage):
         if step["do"] == "evict":
             assert (after.queue, after.refs, after.tables) == (before.queue, before.refs, before.tables)
             assert after.keys == {b: keys for b, keys in before.keys.items() if b not in step["blocks"]}
-            for pool in self.manager.coordinator.pools[1:]:
-                pool.evict({step["blocks"][0] % pool.num_blocks})
+            for g, group in enumerate(self.manager.config.groups):
+                if group.private_blocks:
+                    self.manager.evict_blocks([step["blocks"][0] % group.private_blocks], group=g)
             check_invariants(self.manager)
         elif step["do"] == "reset":
             assert answer["ok"] is (not before.refs)

@@ -56,7 +56,7 @@ class Cached:
         unit = self.config.hash_unit
         for g, tokens in sorted(self.keys):
             at = int_array([self.block(g, tokens)])
-            manager.block_pool.register(g, at, numbers[tokens // unit - 1 : tokens // unit])
+            manager.block_pool.keys.register(g, at, numbers[tokens // unit - 1 : tokens // unit])
         return manager.coordinator.find_longest_cache_hit(request, limit)
 
     def oracle(self) -> Oracle:
@@ -228,7 +228,7 @@ def probes_of_a_look_up(num_blocks: int, gap: str) -> tuple[int, int]:
             "nothing": [],
         }[gap]
         at = int_array(cached)
-        manager.block_pool.register(g, at + 1 + g * num_blocks, numbers[at])
+        manager.block_pool.keys.register(g, at + 1 + g * num_blocks, numbers[at])
     asked: list[int] = []
     managers = manager.coordinator.managers
     managers[:] = [counting(m, asked) for m in managers]

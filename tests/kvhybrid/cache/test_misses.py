@@ -276,7 +276,7 @@ def test_memory_is_bounded_however_many_prompts_come() -> None:
     assert ledger is not None
     assert ledger._computed.shape[1] <= 2 * bound
     assert ledger._lost.shape[1] <= 2 * bound
-    assert manager.block_pool.index.shape[1] <= 2 * bound
+    assert manager.block_pool.keys.index.shape[1] <= 2 * bound
     assert manager.stats().groups[0].misses == MissCauses(never_seen=400 * 40)
 
 

@@ -155,8 +155,8 @@ def test_equal_specs_in_different_pools_keep_their_own_keys() -> None:
     run(manager, request_of(manager, 9), 9)
     manager.evict_blocks([1])
     shared, private = manager.coordinator.pools
-    assert not shared.number_of[1]
-    assert private.number_of[1], "the block of the same id in the private pool keeps its key"
+    assert not shared.keys.number_of[1]
+    assert private.keys.number_of[1], "the block of the same id in the private pool keeps its key"
 
 
 def test_a_copy_stays_within_its_pool() -> None:
@@ -187,7 +187,7 @@ def test_a_reset_waits_for_every_pool_and_clears_every_pool() -> None:
     assert manager.reset_prefix_cache()
     assert manager.get_computed_blocks(request_of(manager, 9, "again")).num_tokens == 0
     for pool in manager.coordinator.pools:
-        assert not pool.index.any()
+        assert not pool.keys.index.any()
     check_invariants(manager)
 
 
@@ -200,7 +200,7 @@ def test_a_reset_does_nothing_while_only_a_private_block_is_held() -> None:
     private = manager.coordinator.pools[1]
     held = private.take(1)
     assert not manager.reset_prefix_cache()
-    assert manager.block_pool.number_of.any()
+    assert manager.block_pool.keys.number_of.any()
     private.release(held)
     assert manager.reset_prefix_cache()
 

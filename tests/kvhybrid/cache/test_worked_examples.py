@@ -57,7 +57,7 @@ class Desk:
         return [int(self.pool.refs[block]) for block in blocks]
 
     def cached(self) -> set[int]:
-        return {block for block in range(self.pool.num_blocks) if self.pool.keys_of(block)}
+        return {block for block in range(self.pool.num_blocks) if self.pool.keys.of(block)}
 
 
 def full(num_blocks: int, size: int = 4, **options: object) -> Desk:
@@ -303,7 +303,7 @@ def test_identical_requests_that_run_together_are_not_merged() -> None:
     second = desk.request("second", range(8))
     assert desk.admit(second) == 4
     assert desk.table(second) == [1, 3], "the last block is computed again"
-    assert desk.pool.keys_of(2) == desk.pool.keys_of(3), "both are keyed alike"
+    assert desk.pool.keys.of(2) == desk.pool.keys.of(3), "both are keyed alike"
     longer = desk.request("longer", range(9))
     assert desk.manager.get_computed_blocks(longer).blocks.get_block_ids() == ([1, 2],)
     desk.manager.evict_blocks([2])

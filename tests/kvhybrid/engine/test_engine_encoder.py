@@ -219,8 +219,8 @@ def test_requests_of_another_salt_share_nothing(task: Task) -> None:
 
 
 def test_a_recording_of_the_cache_plays_again(task: Task, tmp_path: Path) -> None:
-    engine = task.engine()
-    with Recorder(engine.cache, tmp_path / "out.jsonl", id="encoder"):
+    with Recorder(tmp_path / "out.jsonl", id="encoder") as recorder:
+        engine = task.engine(cache_manager=recorder.manager)
         for _ in range(2):
             engine.generate(task.prompts, 2, encoder_inputs=task.inputs)
         engine.generate([task.prompts[3]] * 2, 2, encoder_inputs=task.inputs[:2])

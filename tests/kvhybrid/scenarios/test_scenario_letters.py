@@ -70,7 +70,7 @@ def test_d_every_key_is_at_a_length_that_some_hit_uses(content: Mapping[str, Any
         manager = player.manager
         unit, alignment = manager.config.hash_unit, manager.config.scheduler_block_size
         for g, group in enumerate(manager.config.groups):
-            numbers = manager.block_pool.index[g].nonzero()[0].tolist()
+            numbers = manager.block_pool.keys.index[g].nonzero()[0].tolist()
             lengths = {manager.coordinator.index.units(number) * unit for number in numbers}
             ends = alignment if group.spec.state else manager.config.block_sizes[g]
             assert all(length % ends == 0 for length in lengths)
@@ -168,8 +168,8 @@ def test_k_a_keyed_state_is_the_state_at_the_length_of_its_key(content: Mapping[
         pool, index = manager.block_pool, manager.coordinator.index
         for g, group in enumerate(manager.config.groups):
             if group.spec.state:
-                for number in pool.index[g].nonzero()[0].tolist():
-                    assert holds[int(pool.index[g, number])] == index.units(number) * manager.config.hash_unit
+                for number in pool.keys.index[g].nonzero()[0].tolist():
+                    assert holds[int(pool.keys.index[g, number])] == index.units(number) * manager.config.hash_unit
 
 
 def test_l_a_load_is_refused_before_anything_changes() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import MediaItem, Request, RequestStatus
 from kvhybrid.scenarios.check import check
-from kvhybrid.scenarios.config import build_manager
+from kvhybrid.scenarios.config import DEFAULTS, build_manager, cache_config
 from kvhybrid.scenarios.file import read_scenarios
 from kvhybrid.scenarios.player import Player
 from kvhybrid.scenarios.recorder import Recorder
@@ -31,17 +31,27 @@ def only(path: Path) -> Mapping[str, Any]:
     return scenario.content
 
 
-def manager_of(*specs: Any, num_blocks: int = 60, **options: Any) -> KVCacheManager:
+def config_of(*specs: Any, num_blocks: int = 60) -> KVCacheConfig:
     groups = tuple(KVCacheGroup(f"g{g}", spec) for g, spec in enumerate(specs))
-    return KVCacheManager(KVCacheConfig(groups, num_blocks), max_model_len=200, **options)
+    return KVCacheConfig(groups, num_blocks)
+
+
+def manager_of(recorder: Recorder, *specs: Any, num_blocks: int = 60, **options: Any) -> KVCacheManager:
+    return recorder.manager(config_of(*specs, num_blocks=num_blocks), max_model_len=200, **options)
+
+
+def manager_for(recorder: Recorder, config: Mapping[str, Any]) -> KVCacheManager:
+    """As `build_manager`, and recorded."""
+    options = ("max_model_len", "max_in_flight_tokens", "enable_caching", "watermark", "retention_interval")
+    given = {**DEFAULTS, **config}
+    return recorder.manager(cache_config(config), **{name: given[name] for name in options})
 
 
 @pytest.mark.parametrize("scenario", WITH_STEPS, ids=lambda scenario: scenario.id)
 def test_recording_a_scenario_gives_it_back(scenario: Any, tmp_path: Path) -> None:
-    manager = build_manager(scenario.content["config"])
-    player = Player(manager)
     out = tmp_path / "out.jsonl"
-    with Recorder(manager, out, id="again"):
+    with Recorder(out, id="again") as recorder:
+        player = Player(manager_for(recorder, scenario.content["config"]))
         answers = [player.play(step) for step in scenario.content["steps"]]
     again = only(out)
     assert "note" not in again
@@ -84,9 +94,9 @@ def test_a_run_of_the_scheduler_plays_again(seed: int, tmp_path: Path) -> None:
     )
     specs = rng.choice([(full,), (full, window), (full, state), (window, full, state, window)])
     retention = rng.choice([None, 0, 8])
-    manager = manager_of(*specs, num_blocks=1 + 13 * len(specs), watermark=0.1, retention_interval=retention)
-    out = tmp_path / "out.jsonl"
-    with Recorder(manager, out):
+    num_blocks, out = 1 + 13 * len(specs), tmp_path / "out.jsonl"
+    with Recorder(out) as recorder:
+        manager = manager_of(recorder, *specs, num_blocks=num_blocks, watermark=0.1, retention_interval=retention)
         random_run(manager, rng)
     recorded = only(out)
     assert "note" not in recorded
@@ -95,8 +105,8 @@ def test_a_run_of_the_scheduler_plays_again(seed: int, tmp_path: Path) -> None:
 
 
 def test_a_run_with_preemptions_plays_again(tmp_path: Path) -> None:
-    manager = manager_of(FullAttentionSpec(block_size=4), num_blocks=13)
-    with Recorder(manager, tmp_path / "out.jsonl"):
+    with Recorder(tmp_path / "out.jsonl") as recorder:
+        manager = manager_of(recorder, FullAttentionSpec(block_size=4), num_blocks=13)
         assert random_run(manager, random.Random(3)) > 0
     recorded = only(tmp_path / "out.jsonl")
     assert "preempt" in {step["do"] for step in recorded["steps"]}
@@ -104,34 +114,83 @@ def test_a_run_with_preemptions_plays_again(tmp_path: Path) -> None:
 
 
 def test_a_difference_shows(tmp_path: Path) -> None:
-    manager = manager_of(FullAttentionSpec(block_size=4))
-    with Recorder(manager, tmp_path / "out.jsonl"):
+    with Recorder(tmp_path / "out.jsonl") as recorder:
+        manager = manager_of(recorder, FullAttentionSpec(block_size=4))
         random_run(manager, random.Random(1))
     recorded = json.loads((tmp_path / "out.jsonl").read_text())
     recorded["config"]["groups"][0]["block_size"] = 5
     assert check(recorded) is not None
 
 
-def test_a_manager_is_untouched_before_and_after(tmp_path: Path) -> None:
-    manager = manager_of(FullAttentionSpec(block_size=4))
-    assert manager.recorder is None
-    recorder = Recorder.attach(manager, tmp_path / "out.jsonl")
-    assert manager.recorder is recorder
+def test_a_closed_recorder_records_no_more_and_its_manager_works_on(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "out.jsonl")
+    manager = manager_of(recorder, FullAttentionSpec(block_size=4))
+    manager.allocate_slots(Request("a", range(9), hasher=manager.hasher), 9)
     recorder.close()
-    assert manager.recorder is None
+    before = (tmp_path / "out.jsonl").read_bytes()
+    assert manager.allocate_slots(Request("b", range(9), hasher=manager.hasher), 9) is not None
+    recorder.close()
+    assert (tmp_path / "out.jsonl").read_bytes() == before
 
 
-def test_one_recorder_at_a_time(tmp_path: Path) -> None:
-    manager = manager_of(FullAttentionSpec(block_size=4))
-    with Recorder(manager, tmp_path / "out.jsonl") as first:
-        with pytest.raises(ValueError, match="another recorder"):
-            Recorder.attach(manager, tmp_path / "second.jsonl")
-        assert manager.recorder is first
+def test_a_recorder_writes_nothing_before_it_has_a_manager(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "out.jsonl"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recorder_makes_one_manager(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "out.jsonl") as recorder:
+        manager_of(recorder, FullAttentionSpec(block_size=4))
+        with pytest.raises(ValueError, match=r"out\.jsonl is the recording of another cache manager"):
+            manager_of(recorder, FullAttentionSpec(block_size=4))
+
+
+def test_what_no_scenario_can_express_is_refused_at_once(tmp_path: Path) -> None:
+    group = KVCacheGroup("own", FullAttentionSpec(block_size=4), private_blocks=8)
+    with (
+        Recorder(tmp_path / "out.jsonl") as recorder,
+        pytest.raises(ValueError, match="cannot be recorded: group 'own' has a pool of its own"),
+    ):
+        recorder.manager(KVCacheConfig((group,), 10), max_model_len=200)
+    assert list(tmp_path.iterdir()) == []
+
+
+CALLS: Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]] = (
+    ((4,), {}),
+    ((), {"num_new_tokens": 4, "num_lookahead_tokens": 2}),
+    ((4, 0, None), {"reserved_blocks": 3, "has_scheduled_reqs": False}),
+    ((4,), {"num_new_computed_tokens": 0, "new_computed_blocks": None, "full_sequence_must_fit": True}),
+)
+
+
+@pytest.mark.parametrize(("args", "kwargs"), CALLS)
+def test_arguments_may_come_by_place_or_by_name(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], tmp_path: Path
+) -> None:
+    plain = KVCacheManager(config_of(FullAttentionSpec(block_size=4)), max_model_len=200)
+    expected = plain.allocate_slots(Request("a", range(9)), *args, **kwargs)
+    with Recorder(tmp_path / "out.jsonl") as recorder:
+        manager = manager_of(recorder, FullAttentionSpec(block_size=4))
+        given = manager.allocate_slots(Request("a", range(9), hasher=manager.hasher), *args, **kwargs)
+    assert expected is not None
+    assert given is not None
+    assert given.get_block_ids() == expected.get_block_ids()
+    assert check(only(tmp_path / "out.jsonl")) is None
+
+
+@pytest.mark.parametrize("wrong", [{"num_tokens": 4}, {"num_new_tokens": 4, "lookahead": 1}])
+def test_a_wrong_argument_is_a_type_error_as_without_a_recorder(wrong: Mapping[str, int], tmp_path: Path) -> None:
+    with Recorder(tmp_path / "out.jsonl") as recorder:
+        manager = manager_of(recorder, FullAttentionSpec(block_size=4))
+        with pytest.raises(TypeError, match="argument"):
+            manager.allocate_slots(Request("a", range(9), hasher=manager.hasher), **wrong)
+    assert [step["do"] for step in only(tmp_path / "out.jsonl")["steps"]] == ["state"]
 
 
 def test_an_eviction_may_name_a_group_of_the_shared_pool(tmp_path: Path) -> None:
-    manager = manager_of(FullAttentionSpec(block_size=4))
-    with Recorder(manager, tmp_path / "out.jsonl"):
+    with Recorder(tmp_path / "out.jsonl") as recorder:
+        manager = manager_of(recorder, FullAttentionSpec(block_size=4))
         request = Request("a", [1] * 8, hasher=manager.hasher)
         manager.allocate_slots(request, 8)
         manager.evict_blocks(manager.get_block_ids("a")[0], group=0)
@@ -140,8 +199,8 @@ def test_an_eviction_may_name_a_group_of_the_shared_pool(tmp_path: Path) -> None
 
 
 def test_prompts_are_not_written_down(tmp_path: Path) -> None:
-    manager = manager_of(FullAttentionSpec(block_size=2))
-    with Recorder(manager, tmp_path / "out.jsonl"):
+    with Recorder(tmp_path / "out.jsonl") as recorder:
+        manager = manager_of(recorder, FullAttentionSpec(block_size=2))
         for name, prompt in (("a", [90210] * 6), ("b", [90210] * 4 + [90211])):
             request = Request(name, prompt, hasher=manager.hasher)
             found = manager.get_computed_blocks(request)
@@ -154,9 +213,9 @@ def test_prompts_are_not_written_down(tmp_path: Path) -> None:
 
 
 def test_media_separate_equal_tokens_in_a_recording_too(tmp_path: Path) -> None:
-    manager = manager_of(FullAttentionSpec(block_size=2))
     hits = []
-    with Recorder(manager, tmp_path / "out.jsonl"):
+    with Recorder(tmp_path / "out.jsonl") as recorder:
+        manager = manager_of(recorder, FullAttentionSpec(block_size=2))
         for name, content in (("a", "cat"), ("b", "dog"), ("c", "cat")):
             media = (MediaItem(content, 2, 3),)
             request = Request(name, [5] * 9, media=media, hasher=manager.hasher)
@@ -169,8 +228,8 @@ def test_media_separate_equal_tokens_in_a_recording_too(tmp_path: Path) -> None:
 
 
 def test_a_name_used_again_is_a_new_request(tmp_path: Path) -> None:
-    manager = manager_of(FullAttentionSpec(block_size=4))
-    with Recorder(manager, tmp_path / "out.jsonl"):
+    with Recorder(tmp_path / "out.jsonl") as recorder:
+        manager = manager_of(recorder, FullAttentionSpec(block_size=4))
         for _ in range(2):
             request = Request("same", range(9), hasher=manager.hasher)
             found = manager.get_computed_blocks(request)
@@ -183,8 +242,8 @@ def test_a_name_used_again_is_a_new_request(tmp_path: Path) -> None:
 
 
 def test_what_a_scenario_cannot_say_ends_the_recording_and_not_the_run(tmp_path: Path) -> None:
-    manager = manager_of(FullAttentionSpec(block_size=4))
-    with Recorder(manager, tmp_path / "out.jsonl"):
+    with Recorder(tmp_path / "out.jsonl") as recorder:
+        manager = manager_of(recorder, FullAttentionSpec(block_size=4))
         first = Request("a", range(9), hasher=manager.hasher)
         assert manager.allocate_slots(first, 9) is not None
         first.num_computed_tokens, first.status = 9, RequestStatus.RUNNING
@@ -197,13 +256,24 @@ def test_what_a_scenario_cannot_say_ends_the_recording_and_not_the_run(tmp_path:
     assert check(recorded) is None
 
 
-def test_an_exception_in_the_run_still_leaves_the_file(tmp_path: Path) -> None:
-    manager = manager_of(FullAttentionSpec(block_size=4))
-    request = Request("a", range(9), hasher=manager.hasher)
+def test_blocks_that_stay_held_after_their_request_end_the_recording(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "out.jsonl") as recorder:
+        manager = manager_of(recorder, FullAttentionSpec(block_size=4))
+        request = Request("a", range(9), hasher=manager.hasher)
+        manager.allocate_slots(request, 9)
+        held = manager.pop_blocks_for_free(request)
+        assert held is not None
+        manager.free_blocks(held)
+    recorded = only(tmp_path / "out.jsonl")
+    assert "a ends, and its blocks stay held" in recorded["note"]
+    assert check(recorded) is None
 
+
+def test_an_exception_in_the_run_still_leaves_the_file(tmp_path: Path) -> None:
     def run() -> None:
-        with Recorder(manager, tmp_path / "out.jsonl"):
-            manager.allocate_slots(request, 9)
+        with Recorder(tmp_path / "out.jsonl") as recorder:
+            manager = manager_of(recorder, FullAttentionSpec(block_size=4))
+            manager.allocate_slots(Request("a", range(9), hasher=manager.hasher), 9)
             raise RuntimeError("out of luck")
 
     with pytest.raises(RuntimeError, match="out of luck"):
@@ -211,18 +281,10 @@ def test_an_exception_in_the_run_still_leaves_the_file(tmp_path: Path) -> None:
     assert check(only(tmp_path / "out.jsonl")) is None
 
 
-def test_a_used_manager_is_refused(tmp_path: Path) -> None:
-    manager = manager_of(FullAttentionSpec(block_size=4))
-    manager.allocate_slots(Request("a", range(9), hasher=manager.hasher), 9)
-    with pytest.raises(ValueError, match="before the cache manager's first request"):
-        Recorder(manager, tmp_path / "out.jsonl")
-
-
 def test_the_config_is_said_in_full(tmp_path: Path) -> None:
     options = {"max_in_flight_tokens": 12, "watermark": 0.25, "retention_interval": 8}
-    manager = manager_of(SlidingWindowSpec(block_size=4, window=9), MambaSpec(block_size=8), **options)
-    with Recorder(manager, tmp_path / "out.jsonl"):
-        pass
+    with Recorder(tmp_path / "out.jsonl") as recorder:
+        manager_of(recorder, SlidingWindowSpec(block_size=4, window=9), MambaSpec(block_size=8), **options)
     config = only(tmp_path / "out.jsonl")["config"]
     assert config["groups"] == [
         {"spec": "sliding_window", "block_size": 4, "window": 9},
@@ -235,7 +297,7 @@ def test_the_config_is_said_in_full(tmp_path: Path) -> None:
 
 def test_specs_that_differ_in_their_pages_alone_stay_apart(tmp_path: Path) -> None:
     specs = (FullAttentionSpec(block_size=4, num_kv_heads=2), FullAttentionSpec(block_size=4, num_kv_heads=4))
-    with Recorder(manager_of(*specs), tmp_path / "out.jsonl"):
-        pass
+    with Recorder(tmp_path / "out.jsonl") as recorder:
+        manager_of(recorder, *specs)
     again = build_manager(only(tmp_path / "out.jsonl")["config"])
     assert tuple(group.spec for group in again.config.groups) == specs

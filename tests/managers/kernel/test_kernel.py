@@ -36,7 +36,7 @@ class Side:
 
     def __init__(self, form: type[plain.BlockArrays]) -> None:
         self.records = np.zeros(BLOCKS, plain.BLOCK)
-        self.refs, self.tangled = self.records["refs"], self.records["tangled"]
+        self.refs, self.irregular = self.records["refs"], self.records["irregular"]
         self.counts = np.zeros((4, GROUPS), np.int64)
         self.index = np.zeros((GROUPS, NUMBERS), np.int32)
         self.stack = np.zeros(BLOCKS, np.int32)
@@ -93,8 +93,8 @@ def play(side: Side, name: str, values: list) -> object:  # type: ignore[type-ar
         return count, sorted(gone[:, : max(count, 0)].T.tolist())
     if name == "tangle":
         alone = [b for b in values[0] if side.records[["ahead", "behind"]][b].tolist() == (0, 0)]
-        side.tangled[alone] = values[1]
-        side.tangled[0] = 0
+        side.irregular[alone] = values[1]
+        side.irregular[0] = 0
         return None
     return look(arrays, *values)
 

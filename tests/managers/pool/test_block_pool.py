@@ -23,7 +23,7 @@ ROOM = 64
 
 def pool_of(num_blocks: int, num_groups: int = 1) -> BlockPool:
     pool = BlockPool(num_blocks, num_groups)
-    pool.grow_index(ROOM)
+    pool.keys.grow(ROOM)
     return pool
 
 
@@ -32,12 +32,12 @@ def ids(*blocks: int) -> np.ndarray:
 
 
 def key(pool: BlockPool, block: int, number: int, group: int = 0) -> None:
-    pool.register(group, ids(block), ids(number))
+    pool.keys.register(group, ids(block), ids(number))
 
 
 def served(pool: BlockPool, number: int, group: int = 0) -> int:
     """The block that a look-up of ``number`` finds, 0 for none."""
-    return int(pool.index[group, number])
+    return int(pool.keys.index[group, number])
 
 
 def everything(pool: BlockPool) -> tuple[object, ...]:
@@ -47,8 +47,8 @@ def everything(pool: BlockPool) -> tuple[object, ...]:
         pool.free_queue(),
         pool.num_free,
         pool.refs.tolist(),
-        [sorted(pool.keys_of(b)) for b in blocks],
-        pool.index.tolist(),
+        [sorted(pool.keys.of(b)) for b in blocks],
+        pool.keys.index.tolist(),
         pool.evictions.tolist(),
     )
 
@@ -144,7 +144,7 @@ def test_a_shared_block_is_free_only_when_its_last_holder_lets_go() -> None:
 def test_a_hit_takes_a_cached_block_out_of_the_middle_of_the_queue() -> None:
     pool = pool_of(5)
     taken = pool.take(4)
-    pool.register(0, taken, int_array([1, 2, 3, 4]))
+    pool.keys.register(0, taken, int_array([1, 2, 3, 4]))
     pool.release(taken)
     pool.hold(ids(3))
     assert pool.free_queue() == [1, 2, 4]
@@ -154,7 +154,7 @@ def test_a_hit_takes_a_cached_block_out_of_the_middle_of_the_queue() -> None:
 def test_eviction_is_lazy_a_key_goes_when_the_block_is_handed_out() -> None:
     pool = pool_of(4)
     taken = pool.take(2)
-    pool.register(0, taken, ids(1, 2))
+    pool.keys.register(0, taken, ids(1, 2))
     pool.release(taken[::-1])
     assert (served(pool, 1), served(pool, 2)) == (1, 2)
     assert pool.take(2).tolist() == [3, 2], "the unkeyed block first"
@@ -225,28 +225,28 @@ def test_a_block_may_have_several_keys_and_loses_them_together() -> None:
     pool.take(2)
     key(pool, 1, 3)
     key(pool, 1, 4)
-    assert pool.keys_of(1) == [4, 3]
+    assert pool.keys.of(1) == [4, 3]
     assert (served(pool, 3), served(pool, 4)) == (1, 1)
     pool.evict([1])
-    assert (pool.keys_of(1), served(pool, 3), served(pool, 4)) == ([], 0, 0)
+    assert (pool.keys.of(1), served(pool, 3), served(pool, 4)) == ([], 0, 0)
 
 
 def test_a_shorter_key_leaves_the_longest_in_front() -> None:
     pool = pool_of(4)
     pool.take(1)
     key(pool, 1, 4)
-    pool.register_shorter(0, 1, 3)
-    assert pool.keys_of(1) == [4, 3]
-    assert int(pool.number_of[1]) == 4
-    pool.register_shorter(0, 1, 3)
-    assert pool.keys_of(1) == [4, 3]
+    pool.keys.register_shorter(0, 1, 3)
+    assert pool.keys.of(1) == [4, 3]
+    assert int(pool.keys.number_of[1]) == 4
+    pool.keys.register_shorter(0, 1, 3)
+    assert pool.keys.of(1) == [4, 3]
 
 
 def test_a_shorter_key_on_a_block_without_one_is_its_key() -> None:
     pool = pool_of(4)
     pool.take(1)
-    pool.register_shorter(0, 1, 3)
-    assert (pool.keys_of(1), served(pool, 3)) == ([3], 1)
+    pool.keys.register_shorter(0, 1, 3)
+    assert (pool.keys.of(1), served(pool, 3)) == ([3], 1)
 
 
 def test_moved_keys_are_served_by_the_target_alone() -> None:
@@ -254,9 +254,9 @@ def test_moved_keys_are_served_by_the_target_alone() -> None:
     pool.take(2)
     key(pool, 1, 3, group=1)
     key(pool, 1, 4, group=1)
-    pool.move_keys(1, 2)
-    assert pool.keys_of(1) == []
-    assert pool.keys_of(2) == [4, 3]
+    pool.keys.move(1, 2)
+    assert pool.keys.of(1) == []
+    assert pool.keys.of(2) == [4, 3]
     assert (served(pool, 3, group=1), served(pool, 4, group=1)) == (2, 2)
     pool.release(ids(1))
     pool.release(ids(2))
@@ -266,14 +266,14 @@ def test_moved_keys_are_served_by_the_target_alone() -> None:
 def test_moving_no_keys_gives_none() -> None:
     pool = pool_of(4)
     pool.take(2)
-    pool.move_keys(1, 2)
-    assert (pool.keys_of(1), pool.keys_of(2)) == ([], [])
+    pool.keys.move(1, 2)
+    assert (pool.keys.of(1), pool.keys.of(2)) == ([], [])
 
 
 def test_evicting_a_free_block_keeps_its_place_in_the_queue() -> None:
     pool = pool_of(5)
     taken = pool.take(4)
-    pool.register(0, taken, int_array([1, 2, 3, 4]))
+    pool.keys.register(0, taken, int_array([1, 2, 3, 4]))
     pool.release(taken)
     pool.evict([2])
     assert pool.free_queue() == [1, 2, 3, 4]
@@ -294,13 +294,13 @@ def test_evicting_a_held_block_leaves_it_held() -> None:
 
 def test_the_index_grows_and_keeps_what_it_holds() -> None:
     pool = BlockPool(4, 2)
-    pool.grow_index(2)
+    pool.keys.grow(2)
     pool.take(1)
     key(pool, 1, 1, group=1)
-    pool.grow_index(5000)
-    assert pool.index.shape[1] >= 5000
+    pool.keys.grow(5000)
+    assert pool.keys.index.shape[1] >= 5000
     assert (served(pool, 1, group=1), served(pool, 4999, group=1)) == (1, 0)
-    assert pool.numbers_in_use().nonzero()[0].tolist() == [1]
+    assert pool.keys.numbers_in_use().nonzero()[0].tolist() == [1]
 
 
 def test_counts_by_group_tell_cached_from_reusable() -> None:
@@ -318,14 +318,14 @@ def test_counts_by_group_tell_cached_from_reusable() -> None:
 def test_reset_drops_every_key_and_keeps_the_order() -> None:
     pool = pool_of(5)
     taken = pool.take(3)
-    pool.register(0, taken, ids(1, 2, 3))
+    pool.keys.register(0, taken, ids(1, 2, 3))
     key(pool, 1, 9)
     pool.release(taken[::-1])
     order = pool.free_queue()
     assert pool.reset()
     assert pool.free_queue() == order
-    assert not pool.numbers_in_use().any()
-    assert all(pool.keys_of(block) == [] for block in range(5))
+    assert not pool.keys.numbers_in_use().any()
+    assert all(pool.keys.of(block) == [] for block in range(5))
     assert pool.take(4).tolist() == order
     assert pool.evictions.tolist() == [0]
 
@@ -333,7 +333,7 @@ def test_reset_drops_every_key_and_keeps_the_order() -> None:
 def test_reset_with_a_held_block_does_nothing() -> None:
     pool = pool_of(5)
     taken = pool.take(3)
-    pool.register(0, taken, ids(1, 2, 3))
+    pool.keys.register(0, taken, ids(1, 2, 3))
     pool.release(taken[1:])
     before = everything(pool)
     assert not pool.reset()
@@ -423,9 +423,9 @@ def test_a_pool_of_a_million_blocks_is_flat_arrays() -> None:
 
 def test_taking_and_freeing_half_of_a_large_pool_makes_no_object_per_block() -> None:
     pool = BlockPool(100_000, 1)
-    pool.grow_index(60_000)
+    pool.keys.grow(60_000)
     taken = pool.take(50_000)
-    pool.register(0, taken, np.arange(1, 50_001, dtype=np.int32))
+    pool.keys.register(0, taken, np.arange(1, 50_001, dtype=np.int32))
     tracemalloc.start()
     try:
         pool.release(taken)
@@ -534,7 +534,7 @@ class PoolMachine(RuleBasedStateMachine):
         block = data.draw(st.sampled_from(self.held()))
         known = self.keyed_group(block)
         group = group % self.num_groups if known is None else known
-        self.pool.register(group, ids(block), ids(number))
+        self.pool.keys.register(group, ids(block), ids(number))
         self.naive.register((group, number), block)
 
     @precondition(lambda self: self.held())
@@ -547,7 +547,7 @@ class PoolMachine(RuleBasedStateMachine):
             numbers = data.draw(
                 st.lists(st.integers(1, 12), unique=True, min_size=len(blocks), max_size=len(blocks))
             )
-            self.pool.register(group, int_array(blocks), int_array(numbers))
+            self.pool.keys.register(group, int_array(blocks), int_array(numbers))
             for block, number in zip(blocks, numbers, strict=True):
                 self.naive.register((group, number), block)
 
@@ -562,7 +562,7 @@ class PoolMachine(RuleBasedStateMachine):
         source, target = data.draw(st.permutations(self.held()))[:2]
         if not self.naive.keys_of(target):
             keys = self.naive.keys_of(source)
-            self.pool.move_keys(source, target)
+            self.pool.keys.move(source, target)
             self.naive.drop_keys(source)
             for owned in keys:
                 self.naive.register(owned, target)
@@ -606,14 +606,14 @@ class PoolMachine(RuleBasedStateMachine):
         assert pool.free_queue() == naive.queue
         assert pool.num_free == len(naive.queue)
         assert pool.refs.tolist() == naive.refs
-        found = {(g, int(n)): served(pool, int(n), g) for g, n in zip(*pool.index.nonzero(), strict=True)}
+        found = {(g, int(n)): served(pool, int(n), g) for g, n in zip(*pool.keys.index.nonzero(), strict=True)}
         assert found == {key: blocks[0] for key, blocks in naive.owners.items()}
         assert pool.counts[:3].tolist() == self.counted_anew()
         for block in range(len(naive.refs)):
-            assert sorted(pool.keys_of(block)) == sorted(number for _, number in naive.keys_of(block))
+            assert sorted(pool.keys.of(block)) == sorted(number for _, number in naive.keys_of(block))
             for group, number in naive.keys_of(block):
                 assert int(pool.group_of[block]) == group
-                assert pool.has_key(group, block, number)
+                assert pool.keys.has(group, block, number)
 
 
 TestPoolAgainstNaivePool = PoolMachine.TestCase
@@ -629,9 +629,9 @@ class Short(LRU):
 
 def test_an_order_that_gives_too_few_blocks_is_named_and_no_block_is_given_twice() -> None:
     pool = BlockPool(8, 1, Short)
-    pool.grow_index(ROOM)
+    pool.keys.grow(ROOM)
     held = pool.take(5)
-    pool.register(0, held[:4], ids(1, 2, 3, 4))
+    pool.keys.register(0, held[:4], ids(1, 2, 3, 4))
     pool.release(held)
     with pytest.raises(BlockPoolError, match=r"Short\.pop\(3\) gave 1 blocks"):
         pool.take(6)

@@ -46,7 +46,7 @@ def listener() -> Listener:
 @pytest.fixture
 def pool(listener: Listener) -> BlockPool:
     pool = BlockPool(6, num_groups=2)
-    pool.grow_index(20)
+    pool.keys.grow(20)
     pool.observers = (listener,)
     return pool
 
@@ -60,7 +60,7 @@ def heard(listener: Listener) -> list[tuple[object, ...]]:
 def cached(pool: BlockPool, listener: Listener, numbers: list[int], group: int = 0) -> list[int]:
     """Free blocks keyed under ``numbers``."""
     ids = pool.take(len(numbers))
-    pool.register(group, ids, int_array(numbers))
+    pool.keys.register(group, ids, int_array(numbers))
     pool.release(ids)
     heard(listener)
     return ids.tolist()
@@ -96,9 +96,9 @@ def test_a_free_cached_block_that_is_adopted_is_told(pool: BlockPool, listener: 
 def test_keys_are_told_when_they_come_to_be(pool: BlockPool, listener: Listener) -> None:
     ids = pool.take(2)
     heard(listener)
-    pool.register(1, ids, int_array([4, 5]))
+    pool.keys.register(1, ids, int_array([4, 5]))
     assert heard(listener) == [("stored", 1, [4, 5])]
-    pool.register(1, ids, int_array([4, 5]))
+    pool.keys.register(1, ids, int_array([4, 5]))
     assert heard(listener) == [], "they have them already"
 
 
@@ -106,9 +106,9 @@ def test_a_second_block_under_a_key_is_no_news_until_the_last_one_goes(
     pool: BlockPool, listener: Listener
 ) -> None:
     ids = pool.take(2)
-    pool.register(0, ids[:1], int_array([4]))
+    pool.keys.register(0, ids[:1], int_array([4]))
     heard(listener)
-    pool.register(0, ids[1:], int_array([4]))
+    pool.keys.register(0, ids[1:], int_array([4]))
     pool.evict(ids[:1].tolist())
     assert heard(listener) == []
     pool.evict(ids[1:].tolist())
@@ -117,8 +117,8 @@ def test_a_second_block_under_a_key_is_no_news_until_the_last_one_goes(
 
 def test_a_second_key_of_a_block_is_told_and_goes_with_the_first(pool: BlockPool, listener: Listener) -> None:
     ids = pool.take(1)
-    pool.register(0, ids, int_array([9]))
-    pool.register_shorter(0, int(ids[0]), 8)
+    pool.keys.register(0, ids, int_array([9]))
+    pool.keys.register_shorter(0, int(ids[0]), 8)
     assert heard(listener)[1:] == [("stored", 0, [9]), ("stored", 0, [8])]
     pool.evict(ids.tolist())
     assert sorted(heard(listener)) == [("removed", [0], [8]), ("removed", [0], [9])]
@@ -136,9 +136,9 @@ def test_reuse_tells_the_eviction_then_the_lost_keys_then_the_taking(pool: Block
 
 def test_a_key_that_moves_is_no_news(pool: BlockPool, listener: Listener) -> None:
     ids = pool.take(2)
-    pool.register(0, ids[:1], int_array([4]))
+    pool.keys.register(0, ids[:1], int_array([4]))
     heard(listener)
-    pool.move_keys(int(ids[0]), int(ids[1]))
+    pool.keys.move(int(ids[0]), int(ids[1]))
     assert heard(listener) == []
     pool.evict(ids[1:].tolist())
     assert heard(listener) == [("removed", [0], [4])]
@@ -166,7 +166,7 @@ def test_all_observers_are_told(pool: BlockPool, listener: Listener) -> None:
     other = Listener()
     pool.observers = (listener, PoolObserver(), other)
     ids = pool.take(2)
-    pool.register(0, ids, int_array([4, 5]))
+    pool.keys.register(0, ids, int_array([4, 5]))
     pool.release(ids)
     pool.hold(ids)
     pool.release(ids)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -195,6 +196,39 @@ def test_linked_folders_are_imported_by_their_one_name() -> None:
         if name in MAY_IMPORT
     ]
     assert twice == []
+
+
+KNOWN_CIRCLE = ("kvhybrid.cache.hashing", "kvhybrid.cache.request")
+"""The last one, to be deleted here when it is gone."""
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports for type checkers count: modules in a circle cannot be read one after the other."""
+    sources = {source.module: source for source in EVERYTHING}
+    graph = {
+        name: {module for _, module in imports(source.tree) if module in sources and module != name}
+        for name, source in sources.items()
+    }
+    first, second = KNOWN_CIRCLE
+    assert first in graph[second], "the known circle is gone: delete it above"
+    assert second in graph[first], "the known circle is gone: delete it above"
+    graph[first].discard(second)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle of imports: {' <- '.join(error.args[1])}")
+
+
+def test_test_folders_mirror_the_sources() -> None:
+    """A test lies where its subject lies. Besides, ``tests`` has its own data and its own distribution."""
+    own = ("tests/plugins", "tests/scenarios")
+    stray = {
+        folder
+        for source in EVERYTHING
+        if source.folder == "tests" and not source.path.startswith(own)
+        if not (ROOT / (folder := Path(source.path).parent).relative_to("tests")).is_dir()
+    }
+    assert stray == set()
 
 
 def test_imports_are_absolute() -> None:

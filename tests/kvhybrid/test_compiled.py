@@ -84,7 +84,7 @@ def test_whoever_changes_a_source_gets_what_it_says(tmp_path: Path) -> None:
     [
         "kvhybrid/cache/test_cost.py",
         "kvhybrid/cache/test_manager.py",
-        "kvhybrid/scenarios/test_scenario_files.py",
+        "kvhybrid/scenarios/test_project_files.py",
         "runs/test_speed.py::test_a_profile_shares_the_time_out_among_the_layers",
     ],
 )

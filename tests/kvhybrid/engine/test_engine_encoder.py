@@ -18,7 +18,7 @@ from kvhybrid.scenarios.check import check
 from kvhybrid.scenarios.file import read_scenarios
 from kvhybrid.scenarios.recorder import Recorder
 from kvhybrid.settings.model import Gemma3Settings
-from tests.tiny_encoder_decoders import (
+from tests.models.tiny_encoder_decoders import (
     START,
     decoder_prompt,
     encoder_tokens,

@@ -23,7 +23,7 @@ from kvhybrid.sessions.replay_settings import ReplaySettings
 from kvhybrid.tracking import JsonLinesTracker, Tracker
 
 ROOT = Path(__file__).resolve().parents[3]
-SMALL = Path(__file__).with_name("small_trace.jsonl")
+SMALL = Path(__file__).parents[1] / "replay" / "small_trace.jsonl"
 TRACE = f"trace.path={SMALL}"
 PAGE = (ROOT / "docs" / "replay-a-trace.md").read_text(encoding="utf-8")
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "add-a-spec.md").read_text(encoding="utf-8")
 PIP_OPTIONS = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", "site"]
 

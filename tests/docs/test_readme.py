@@ -22,7 +22,7 @@ from kvhybrid.engine.quality import Quality
 from kvhybrid.report.summary import RunSummary
 from kvhybrid.specs import FullAttentionSpec, registry
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 METRICS_PAGE = (ROOT / "docs" / "read-the-metrics.md").read_text(encoding="utf-8")
 QUALITY = Quality(bits=1.0, predicted_tokens=1, tokens=1, bytes=1)

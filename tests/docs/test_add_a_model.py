@@ -19,7 +19,7 @@ from kvhybrid.engine.engine import Engine
 from kvhybrid.models.backends.base import AttentionNeed
 from kvhybrid.models.initialization import fill_randomly
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "add-a-model.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 FILES = {

@@ -98,7 +98,7 @@ def _keys(manager: KVCacheManager, pool: BlockPool, groups: list[int]) -> str:
         if group not in groups:
             return f"group {group} finds block {block} in a pool that is not its own"
         if not 0 < number < len(index) or not index.key(number):
-            return f"group {group} finds block {block} under number {number}, which stands for no prefix"
+            return f"group {group} finds block {block} under number {number}, which has no prefix"
     for block, (group, numbers) in keys.held.items():
         if len(numbers) != len(set(numbers)):
             return f"block {block} has a key twice"

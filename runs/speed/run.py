@@ -1,4 +1,4 @@
-"""The cache manager against its peers: every work in turns, then a table, pictures and whether all sides agree."""
+"""The cache manager against its peers: every work in alternating runs, a table, pictures, and whether all agree."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class Scripted:
         self.told.append(f"{self.name} closes")
 
 
-def test_the_sides_take_turns_and_whoever_began_a_round_ends_the_next() -> None:
+def test_the_sides_alternate_and_the_one_that_began_a_round_ends_the_next() -> None:
     told: list[str] = []
     sides = {name: Scripted(name, [9.0, 1.0, 1.0], told) for name in ("ours", "vllm")}
     runs = take_turns("a:llama", dict(sides), SMALL, 2, lambda text: None)
@@ -224,7 +224,7 @@ def test_a_line_is_straight_where_the_cost_of_one_unit_stays() -> None:
     assert line.growth == pytest.approx(1.0)
 
 
-def test_every_comparison_names_works_and_sides_that_there_are() -> None:
+def test_every_comparison_names_existing_works_and_sides() -> None:
     used = {pair for comparison in COMPARISONS for pair in comparison.works}
     assert {work for _, work in used} <= set(WORKS)
     assert {side for side, _ in used} <= set(SIDES)

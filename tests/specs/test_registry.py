@@ -29,7 +29,7 @@ Install = Callable[..., str]
 
 
 class ForeignManager:
-    """Stands for a manager class that a plug-in brings along."""
+    """A stand-in for a plug-in's manager class."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ class TestRegister:
         with pytest.raises(SpecRegistryError, match="KVCacheSpec has no name: set its class variable `kind`"):
             own.register(KVCacheSpec)
 
-    def test_a_class_that_nobody_registered_has_no_entry(self, own: SpecRegistry) -> None:
+    def test_an_unregistered_class_has_no_entry(self, own: SpecRegistry) -> None:
         with pytest.raises(SpecRegistryError, match="ForeignSpec is not registered"):
             own.entry_of(ForeignSpec(block_size=4))
 

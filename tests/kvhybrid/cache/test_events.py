@@ -1,4 +1,4 @@
-"""Cache events alone are enough to know, after every call, which keys are cached and what they stand for."""
+"""Cache events alone are enough to know, after every call, which keys are cached and what they mean."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_full_blocks_are_stored_once_per_group_with_their_positions() -> None:
     assert stored_in(run(manager, request_of(manager, 9), 9)) == [(0, 0, 4), (0, 4, 8), (1, 0, 4), (1, 4, 8)]
 
 
-def test_events_are_told_once() -> None:
+def test_events_are_handed_out_once() -> None:
     manager = manager_of(FULL)
     run(manager, request_of(manager, 9), 9)
     assert manager.take_events() == []

@@ -237,7 +237,7 @@ def test_a_block_that_this_step_still_writes_is_not_copied_in_this_step() -> Non
 # ---- prefix numbers that are recycled
 
 
-def test_a_request_admitted_with_an_old_path_never_keys_under_somebody_else_s_prefix() -> None:
+def test_a_request_admitted_with_an_old_path_never_keys_under_another_prefix() -> None:
     manager = manager_of([FULL], num_blocks=200)
     manager.coordinator.index = PrefixIndex(room=4)
     delayed = request_of(manager, "delayed", 9)

@@ -67,7 +67,7 @@ def difference(now: MissCauses | None, was: MissCauses | None) -> MissCauses:
 # ---- each cause
 
 
-def test_a_prompt_that_nobody_sent_before_was_never_seen() -> None:
+def test_a_new_prompt_was_never_seen() -> None:
     assert serve(manager_of(FULL), range(12)) == (0, [MissCauses(never_seen=12)])
 
 
@@ -211,7 +211,7 @@ def test_a_hit_inside_a_block_leaves_only_what_is_below_a_key() -> None:
     assert serve(manager, range(14)) == (12, [MissCauses(granularity=2)] * 2)
 
 
-def test_tokens_that_somebody_computed_in_a_part_of_a_block_are_not_unseen() -> None:
+def test_tokens_once_computed_in_a_part_of_a_block_count_as_seen() -> None:
     """Two prompts share half of a block of 8: the second's first key was computed, and no block is kept for it."""
     manager = manager_of(FULL_8, MambaSpec(block_size=8), unit=4)
     serve(manager, [*range(4), *range(100, 113)], 8, 16)

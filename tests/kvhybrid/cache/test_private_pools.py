@@ -1,4 +1,4 @@
-"""A group with a pool of its own: its blocks come from there and go home there."""
+"""A group with a pool of its own: its blocks are allocated from it and returned to it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_only_groups_with_private_blocks_get_a_pool() -> None:
     assert pool_of(manager, 1) is not pool_of(manager, 3)
 
 
-def test_blocks_come_from_the_group_s_pool_and_have_its_ids() -> None:
+def test_blocks_are_allocated_from_the_group_s_pool_and_have_its_ids() -> None:
     manager = manager_of((FULL, None), (WINDOW, 8))
     request = request_of(manager, 9)
     run(manager, request, 9)
@@ -63,7 +63,7 @@ def test_blocks_come_from_the_group_s_pool_and_have_its_ids() -> None:
     assert free_counts(manager) == [16, 4]
 
 
-def test_blocks_of_three_pools_freed_in_one_call_go_home_each() -> None:
+def test_blocks_of_three_pools_freed_in_one_call_return_to_their_own_pool() -> None:
     manager = manager_of((FULL, None), (WINDOW, 8), (FULL, 12))
     request, other = request_of(manager, 9), request_of(manager, 4, "other")
     run(manager, request, 9)
@@ -76,7 +76,7 @@ def test_blocks_of_three_pools_freed_in_one_call_go_home_each() -> None:
     assert free_counts(manager) == [19, 7, 11]
 
 
-def test_what_a_window_leaves_behind_goes_home_while_the_request_runs() -> None:
+def test_dead_blocks_of_a_window_return_to_its_pool_while_the_request_runs() -> None:
     manager = manager_of((FULL, None), (WINDOW, 8))
     request = request_of(manager, 13)
     run(manager, request, 12)

@@ -83,7 +83,7 @@ class TestSound:
         assert main(["check-spec", f"tests.kvhybrid.conformance.broken_specs:{name}", "--count", "5"]) == 0
         assert ("1 spec," if name == "ONE" else "2 specs,") in capsys.readouterr().out
 
-    def test_a_bound_above_brute_force_is_told_and_passes(self, capsys: Capture) -> None:
+    def test_a_bound_above_brute_force_is_reported_and_passes(self, capsys: Capture) -> None:
         assert main(["check-spec", register(broken_specs.LargeBound), "--count", "5"]) == 0
         assert "above it by up to" in line_of(capsys.readouterr().out, "bound")
 
@@ -122,7 +122,7 @@ class TestBrokenSpecs:
         assert text in line_of(out, check)
         assert {found[played] for played in PLAYED} == {"-"}, "traffic on top of a broken spec proves nothing"
 
-    def test_one_that_nobody_registered_would_be_served_as_its_base(self, capsys: Capture) -> None:
+    def test_an_unregistered_one_would_be_served_as_its_base(self, capsys: Capture) -> None:
         register(broken_specs.Window)
         assert main(["check-spec", "tests.kvhybrid.conformance.broken_specs:Unregistered"]) == 1
         line = line_of(capsys.readouterr().out, "name")
@@ -171,7 +171,7 @@ class TestBrokenManagers:
         register(broken_specs.Window)
         assert main(["scenario", str(path)]) == 0, "it passes once the fault is gone"
 
-    def test_what_raised_is_told_in_the_words_of_the_cache_manager(self, capsys: Capture) -> None:
+    def test_what_raised_is_reported_in_the_words_of_the_cache_manager(self, capsys: Capture) -> None:
         assert (
             main(["check-spec", register(broken_specs.Window, broken_specs.RaisesInExtend), "--count", "20"]) == 1
         )

@@ -60,7 +60,7 @@ def test_it_fills_a_folder_prints_it_last_and_never_imports_torch(tmp_path: Path
         assert part in done.stdout
 
 
-def test_lines_come_every_so_many_steps_and_at_the_end(tmp_path: Path) -> None:
+def test_lines_are_printed_at_an_interval_of_steps_and_at_the_end(tmp_path: Path) -> None:
     words = [TRACE, "sample_every=50", "executor=open_loop", f"hydra.run.dir={tmp_path}"]
     assert main(["replay", *words]) == 0
     lines, summary = content(tmp_path)

@@ -73,7 +73,7 @@ BREAKS: list[tuple[str, Break, str]] = [
     ),
     ("a key that leads nowhere", lambda m: m.block_pool.keys.index.__setitem__((0, 1), 0), "cannot be found"),
     ("a block of another group", lambda m: m.block_pool.group_of.__setitem__(1, 1), "the block does not have"),
-    ("a key without a prefix", key_under_nothing, "which stands for no prefix"),
+    ("a key without a prefix", key_under_nothing, "which has no prefix"),
     ("keys without caching", lambda m: setattr(m, "enable_caching", False), "and caching is off"),
     ("a wrong statistic", lambda m: m.block_pool.counts.__setitem__((1, 0), 9), "is said to have 9 cached blocks"),
     ("a block twice", lambda m: put(m, 0, 2, 1), "in group 0 holds a block twice"),

@@ -1,4 +1,4 @@
-"""The scenario files of this project, and the recorded ones where they are at hand."""
+"""The scenario files of this project, and the recorded ones if they are available."""
 
 from __future__ import annotations
 

@@ -353,7 +353,7 @@ def test_a_block_that_ends_two_copies_gives_up_two_references() -> None:
     assert pool.free_queue() == [1, 3, 4, 5, 2], "each block goes where its last reference went"
 
 
-def test_pairs_leave_a_block_held_that_somebody_else_holds() -> None:
+def test_pairs_leave_a_block_held_that_another_request_holds() -> None:
     pool = pool_of(4)
     pool.take(1)
     pool.hold(ids(1))
@@ -362,7 +362,7 @@ def test_pairs_leave_a_block_held_that_somebody_else_holds() -> None:
     assert (int(pool.refs[1]), pool.num_free) == (1, 2)
 
 
-def test_null_entries_are_nobodys_and_passed_over() -> None:
+def test_null_entries_have_no_owner_and_are_skipped() -> None:
     pool = pool_of(4)
     taken = pool.take(2)
     key(pool, 1, 1)
@@ -586,8 +586,8 @@ class PoolMachine(RuleBasedStateMachine):
         with pytest.raises(BlockPoolError):
             self.pool.take(len(self.naive.queue) + beyond)
 
-    def counted_anew(self) -> list[list[int]]:
-        """Per group, blocks that are held (as far as the pool knows for whom), keyed, and keyed and free."""
+    def recounted(self) -> list[list[int]]:
+        """Per group, blocks that are held (if the pool knows by which group), keyed, and keyed and free."""
         found = [[0] * self.num_groups for _ in range(3)]
         for block in range(1, self.pool.num_blocks):
             group, held = int(self.pool.group_of[block]), bool(self.pool.refs[block])
@@ -608,7 +608,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert pool.refs.tolist() == naive.refs
         found = {(g, int(n)): served(pool, int(n), g) for g, n in zip(*pool.keys.index.nonzero(), strict=True)}
         assert found == {key: blocks[0] for key, blocks in naive.owners.items()}
-        assert pool.counts[:3].tolist() == self.counted_anew()
+        assert pool.counts[:3].tolist() == self.recounted()
         for block in range(len(naive.refs)):
             assert sorted(pool.keys.of(block)) == sorted(number for _, number in naive.keys_of(block))
             for group, number in naive.keys_of(block):

@@ -212,7 +212,7 @@ def test_blocks_that_a_failed_drop_kept_go_back_later(after: bool) -> None:
 
 @pytest.mark.parametrize("group", [1, 2])
 def test_a_failed_free_loses_no_block_for_good(group: int) -> None:
-    """Nobody knows the request any more: whatever it held is free."""
+    """The request is gone: every block that it held is free."""
     manager, mistake = manager_of([FULL, WINDOW])
     first = request_of(manager, "first", 12)
     run(manager, first, 12)

@@ -106,7 +106,8 @@ def take_turns(
     work: str, sides: Mapping[str, Runner], size: Size, rounds: int, tell: Callable[[str], None]
 ) -> Runs:
     """``rounds`` runs of ``work`` by every side in alternation, so that whatever slows the machine down for a
-    while slows all of them. The side that began a round ends the next. A repeatable work has one uncounted run first."""
+    while slows all of them. The side that began a round ends the next. Repeatable works have one uncounted run.
+    """
     for side in sides.values():
         side.open(work, size)
     if not work.startswith("scheduler"):

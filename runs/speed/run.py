@@ -1,4 +1,4 @@
-"""The cache manager against its peers: every work in alternating runs, a table, pictures, and whether all agree."""
+"""The cache manager against its peers: all works in alternating runs, a table, pictures, whether they agree."""
 
 from __future__ import annotations
 

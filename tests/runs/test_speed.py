@@ -285,7 +285,9 @@ def test_two_trees_are_compared_part_by_part_and_a_slower_one_is_marked() -> Non
     assert admit == (
         "| b:prompt/admit, all on | 3e+05 | 4e+05 | 0.50 | 0.62 | **0.75** | 0.88 | 1.00 | 3 | slower |"
     )
-    assert free.endswith("| **1.00** | 1.00 | 1.00 | 3 | |")
+    assert free.endswith("| **1.00** | 1.00 | 1.00 | 3 |  |")
+    noisy, _ = trees.rows("ours", runs(2.0, 3.0, 9.0), runs(4.0, 4.0, 4.0), "b:prompt")
+    assert noisy.endswith("| **0.75** | 1.50 | 2.25 | 3 |  |"), "a quarter of the pairs says otherwise"
 
 
 def test_a_tree_against_itself_decides_the_same(trace: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -260,7 +260,7 @@ def test_a_low_usage_says_nothing_about_what_survives() -> None:
     assert desk.manager.get_computed_blocks(desk.request("again", range(32))).num_tokens == 0
 
 
-def test_the_watermark_holds_newcomers_back_and_nobody_else() -> None:
+def test_the_watermark_holds_back_new_requests_only() -> None:
     desk = full(10, watermark=0.25)
     assert desk.manager.watermark_blocks == 2, "a quarter of ten blocks, rounded down"
     running = desk.request("running", range(24))

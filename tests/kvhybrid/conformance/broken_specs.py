@@ -202,7 +202,7 @@ class FreesTwice(SingleTypeKVCacheManager):
 
 
 class AdoptsTooEarly(MambaManager):
-    """Starts a request from a state that the step in hand has yet to write."""
+    """Starts a request from a state that the current step has yet to write."""
 
     def is_too_fresh(self, *_: Any) -> bool:
         return False

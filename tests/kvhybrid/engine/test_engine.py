@@ -125,7 +125,7 @@ def hf_generate(model: Any, prompt: list[int], max_new_tokens: int = NEW_TOKENS)
 
 
 def engine_of(model: Any, **options: Any) -> Engine:
-    """An engine whose fresh pages hold NaN: whoever reads what nobody wrote shows it in the tokens."""
+    """An engine whose fresh pages hold NaN: reading an unwritten entry shows in the tokens."""
     engine = Engine.from_hf(model, **{"block_size": 4, "num_blocks": 400, "max_model_len": MAX_LEN, **options})
     for tensor in engine.pool.tensors:
         tensor[1:] = 0xFF

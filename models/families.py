@@ -13,9 +13,9 @@ families = LazyRegistry(
     "kvhybrid.models",
     {
         "bamba": "kvhybrid.models.bamba:Bamba",
-        "gemma2": "kvhybrid.models.gemma:Gemma",
-        "gemma3": "kvhybrid.models.gemma:Gemma",
-        "gemma3_text": "kvhybrid.models.gemma:Gemma",
+        "gemma2": "kvhybrid.models.gemma:Gemma2",
+        "gemma3": "kvhybrid.models.gemma:Gemma3",
+        "gemma3_text": "kvhybrid.models.gemma:Gemma3",
         "gemma3n": "kvhybrid.models.gemma3n:Gemma3n",
         "gemma3n_text": "kvhybrid.models.gemma3n:Gemma3n",
         "gpt_oss": "kvhybrid.models.gpt_oss:GptOss",

@@ -28,7 +28,7 @@ def load_model(
     folder = Path(path)
     config = read_config(folder)
     model = _unfilled(config, backends)
-    return _filled(model, config, read_weights(folder), dtype)
+    return _filled(model, read_weights(folder), dtype)
 
 
 def model_from_hf(
@@ -39,7 +39,7 @@ def model_from_hf(
     ``dtype`` is the model's own where not given.
     """
     config = model.config.to_dict()
-    return _filled(_unfilled(config, backends), config, model.state_dict(), dtype or model.dtype)
+    return _filled(_unfilled(config, backends), model.state_dict(), dtype or model.dtype)
 
 
 def model_from_config(
@@ -61,10 +61,8 @@ def _unfilled(config: Mapping[str, Any], backends: BackendChoice | None) -> Hybr
         return family_of(config).from_config(config, backends)
 
 
-def _filled(
-    model: HybridModel, config: Mapping[str, Any], weights: Mapping[str, Tensor], dtype: torch.dtype
-) -> HybridModel:
-    mapped = model.map_weights(config, weights)
+def _filled(model: HybridModel, weights: Mapping[str, Tensor], dtype: torch.dtype) -> HybridModel:
+    mapped = model.map_weights(weights)
     _check(model.state_dict(), mapped)
     model.load_state_dict({name: weight.detach().to(dtype) for name, weight in mapped.items()}, assign=True)
     return _ready(model)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kvhybrid.models.layers.rope import Rope, Rotation
+from kvhybrid.models.layers.scaled_rope import read_rope
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class PartialRope:
             raise ValueError(
                 f"partial_rotary_factor must leave an even part of a head of {head_size} to turn, found {part}"
             )
-        return cls(Rope.from_parameters(size, parameters, base), head_size)
+        return cls(read_rope(size, parameters, base), head_size)
 
     def rotation(self, positions_T: Tensor, dtype: torch.dtype) -> Rotation:
         """The tables of a batch, for whole heads."""

@@ -237,8 +237,8 @@ def test_config_that_is_refused_is_refused_before_any_weights_are_read(tmp_path:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rope_parameters": {"rope_type": "yarn"}}, "'yarn'.*default, linear"),
-        ({"hidden_activation": "swish9"}, "'swish9'.*gelu_pytorch_tanh"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "'yarn' needs factor, original_max"),
+        ({"hidden_activation": "swish9"}, "gelu_pytorch_tanh.*'swish9'"),
         ({"layer_types": ["sliding_attention"]}, "layer_types must list"),
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping must be null"),

@@ -52,8 +52,7 @@ class Decoder(HybridModel):
             self.layer_class(config, index, backends) for index in range(config.num_hidden_layers)
         )
         self.norm = self.norm_class(config.hidden_size, config.rms_norm_eps)
-        tied = config.tie_word_embeddings
-        self.lm_head = None if tied else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head = None if config.tie_word_embeddings else self._new_head()
         attention = [layer for layer in self.modules() if isinstance(layer, (Attention, SharedAttention))]
         self.page_multiple = lcm(*(layer.backend.page_multiple for layer in attention))
 
@@ -65,12 +64,21 @@ class Decoder(HybridModel):
         """Make what the layers' input is computed with: the embedding, and what else a family needs."""
         self.embed_tokens = self.embedding_class(self.config.vocab_size, self.config.hidden_size)
 
+    def _new_head(self) -> nn.Linear:
+        return nn.Linear(self.config.hidden_size, self.config.vocab_size, bias=False)
+
     def map_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Drops prefixes and other parts' weights, and leaves the rest to `arrange`."""
+        """Drops prefixes and other parts' weights, and leaves the rest to `arrange`.
+
+        A model that its config ties gets a head of its own if ``weights`` have one that differs from the embedding.
+        """
         text = {_without_prefixes(name): weight for name, weight in weights.items()}
         ours = self.arrange({name: text[name] for name in text if not name.startswith(self.other_parts)})
-        if self.lm_head is None:
-            ours.pop("lm_head.weight", None)
+        if self.lm_head is None and (head := ours.pop("lm_head.weight", None)) is not None:
+            embedding = ours.setdefault("embed_tokens.weight", head)
+            if head.shape != embedding.shape or not torch.equal(head, embedding.to(head)):
+                ours["lm_head.weight"] = head
+                self.lm_head = self._new_head()
         return ours
 
     def arrange(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -44,7 +44,9 @@ class BambaConfig(DecoderConfig):
 
     @cached_property
     def rope(self) -> PartialRope:
-        return PartialRope.from_parameters(self.head_size, self.rope_keys, self.default_theta, part=0.5)
+        return PartialRope.from_parameters(
+            self.head_size, self.rope_keys, self.default_theta, part=0.5, where=self.rope_source
+        )
 
 
 class BambaLayer(nn.Module):

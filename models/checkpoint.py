@@ -23,14 +23,14 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors of the folder by name, from one file or from the shards that its index lists."""
-    if (folder / INDEX).exists():
+    """All tensors of the folder by name, from one file or, without it, from the shards that the index lists."""
+    if (folder / SINGLE).exists():
+        files = [SINGLE]
+    elif (folder / INDEX).exists():
         weight_map = _read_json(folder / INDEX).get("weight_map")
         if not isinstance(weight_map, dict):
             raise CheckpointError(f"{folder / INDEX}: no 'weight_map'")
         files = sorted({str(name) for name in weight_map.values()})
-    elif (folder / SINGLE).exists():
-        files = [SINGLE]
     else:
         raise CheckpointError(f"{folder}: found neither {SINGLE} nor {INDEX}; only safetensors are accepted")
     weights: dict[str, Tensor] = {}
@@ -58,6 +58,10 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: missing") from None
     except json.JSONDecodeError as error:
         raise CheckpointError(f"{path}: line {error.lineno}: not JSON: {error.msg}") from None
+    except RecursionError:
+        raise CheckpointError(f"{path}: not a config: it is nested too deeply") from None
+    except (OSError, ValueError) as error:  # a folder, other bytes than UTF-8, an integer of thousands of digits
+        raise CheckpointError(f"{path}: cannot be read: {error}") from None
     if not isinstance(found, dict):
         raise CheckpointError(f"{path}: expected an object, found {type(found).__name__}")
     return found

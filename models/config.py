@@ -28,7 +28,8 @@ MOST = 2**31 - 1
 SHOWN = 60
 """Characters of a refused value that a message repeats."""
 
-_KEY = "kvhybrid.key"
+KEY = "kvhybrid.key"
+"""Where a field's metadata has its `Key`, or the class of a `part`."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,9 @@ def read_keys(kind: type[T], config: Mapping[str, Any], where: str = "", **given
     """
     values = dict(given)
     for each in fields(kind):  # type: ignore[arg-type]
-        if each.name in given or _KEY not in each.metadata:
+        if each.name in given or KEY not in each.metadata:
             continue
-        key = each.metadata[_KEY]
+        key = each.metadata[KEY]
         values[each.name] = (
             key.of(config, each.name, where) if isinstance(key, Key) else read_keys(key, config, where)
         )
@@ -95,7 +96,7 @@ def section(config: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
 
 def value(accepted: str, read: Callable[[Any], Any], default: Any = MISSING, *, key: str | None = None) -> Any:
     """Whatever ``read`` makes of it; see `Key`."""
-    return field(default=default, metadata={_KEY: Key(accepted, read, default, key)})
+    return field(default=default, metadata={KEY: Key(accepted, read, default, key)})
 
 
 def count(default: Any = MISSING, *, least: int = 1, most: int = MOST, key: str | None = None) -> Any:
@@ -168,7 +169,7 @@ def activation(default: str, *, key: str | None = None) -> Any:
 
 def listed(one: Any, *, key: str | None = None) -> Any:
     """A list of what ``one`` is a key for, or null; the field holds a tuple or None."""
-    entry: Key = one.metadata[_KEY]
+    entry: Key = one.metadata[KEY]
 
     def read(found: Any) -> tuple[Any, ...]:
         if not isinstance(found, (list, tuple)):
@@ -180,7 +181,7 @@ def listed(one: Any, *, key: str | None = None) -> Any:
 
 def one_or_listed(one: Any) -> Any:
     """What ``one`` is a key for, or a list of such values; the field holds a value or a tuple."""
-    key: Key = one.metadata[_KEY]
+    key: Key = one.metadata[KEY]
 
     def read(found: Any) -> Any:
         return tuple(map(key.read, found)) if isinstance(found, (list, tuple)) else key.read(found)
@@ -190,14 +191,14 @@ def one_or_listed(one: Any) -> Any:
 
 def optional(one: Any) -> Any:
     """The same key, where null is accepted too and means None."""
-    key: Key = one.metadata[_KEY]
+    key: Key = one.metadata[KEY]
     changed = replace(key, accepted=f"{key.accepted}, or null", nullable=True)
-    return field(default=key.default, metadata={_KEY: changed})
+    return field(default=key.default, metadata={KEY: changed})
 
 
 def optional_or(word: str, one: Any) -> Any:
     """The same key, where ``word`` is accepted too and means None, as does a config without the key."""
-    key: Key = one.metadata[_KEY]
+    key: Key = one.metadata[KEY]
 
     def read(found: Any) -> Any:
         return None if found == word else key.read(found)
@@ -207,4 +208,4 @@ def optional_or(word: str, one: Any) -> Any:
 
 def part(kind: type[Any]) -> Any:
     """Keys that lie beside the others in the config, as one object of ``kind``."""
-    return field(metadata={_KEY: kind})
+    return field(metadata={KEY: kind})

@@ -70,7 +70,8 @@ class Decoder(HybridModel):
     def map_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Drops prefixes and other parts' weights, and leaves the rest to `arrange`.
 
-        A model that its config ties gets a head of its own if ``weights`` have one that differs from the embedding.
+        A model whose config ties its head gets one of its own if ``weights`` has one that differs from the
+        embedding.
         """
         text = {_without_prefixes(name): weight for name, weight in weights.items()}
         ours = self.arrange({name: text[name] for name in text if not name.startswith(self.other_parts)})

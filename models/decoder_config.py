@@ -110,12 +110,21 @@ class DecoderConfig:
     @cached_property
     def rope(self) -> RotaryEmbedding:
         """The rotation of every layer that has one."""
-        return read_rope(self.head_size, self.rope_keys, self.default_theta)
+        return read_rope(self.head_size, self.rope_keys, self.default_theta, self.rope_source)
 
     @property
     def rope_keys(self) -> dict[str, Any]:
         """The dict that describes the rope; the older ``rope_theta`` is used if the dict names no base."""
-        return {"rope_theta": self.rope_theta, **(self.rope_scaling or self.rope_parameters or {})}
+        found = {"rope_theta": self.rope_theta, **(self.rope_scaling or self.rope_parameters or {})}
+        nested = next((key for key, value in found.items() if isinstance(value, Mapping)), None)
+        if nested is not None:
+            raise ValueError(f"{self.rope_source}{nested}: this family has one rope for all layers, in one dict")
+        return found
+
+    @property
+    def rope_source(self) -> str:
+        """Where messages say that the rope's keys lie."""
+        return "rope_scaling." if self.rope_scaling else "rope_parameters."
 
     @property
     def ropes(self) -> Sequence[RotaryEmbedding | None]:
@@ -198,9 +207,12 @@ def local_ropes(config: WindowedConfig, base: float | None) -> list[Rope]:
     """
     dicts = config.rope_parameters or {}
     local = {"rope_theta": base, **(section(dicts, SLIDING) or {})}
-    full = {"rope_theta": config.rope_theta, **(section(dicts, FULL) or {}), **(config.rope_scaling or {})}
+    # As in transformers, the default type stands against the older "type", which only "rope_type" overrides.
+    given = section(dicts, FULL) or {"rope_type": "default"}
+    full = {"rope_theta": config.rope_theta, **given, **(config.rope_scaling or {})}
+    source = "rope_scaling." if config.rope_scaling else f"rope_parameters.{FULL}."
     by_kind = {
-        SLIDING: read_rope(config.head_size, local, 10_000.0),
-        FULL: read_rope(config.head_size, full, 1_000_000.0),
+        SLIDING: read_rope(config.head_size, local, 10_000.0, f"rope_parameters.{SLIDING}."),
+        FULL: read_rope(config.head_size, full, 1_000_000.0, source),
     }
     return [by_kind[kind] for kind in config.kinds]

@@ -33,6 +33,8 @@ from kvhybrid.models.layers.unit_norm import UnitNorm
 
 T = TypeVar("T")
 
+MOST_STREAMS = 1000
+
 PARTS = {
     "embed_tokens_per_layer": "layer_inputs",
     "per_layer_model_projection": "layer_inputs",
@@ -69,7 +71,7 @@ class Gemma3nConfig(WindowedConfig):
     final_logit_softcapping: float | None = optional(number(30.0))
     sliding_window: int | None = optional(count(512))
     laurel_rank: int = count(64)
-    altup_num_inputs: int = count(4)
+    altup_num_inputs: int = count(4, most=MOST_STREAMS)
     altup_active_idx: int = count(0, least=0)
     """The stream that the layers compute."""
     altup_correct_scale: bool = flag(True)

@@ -51,7 +51,9 @@ class GptOssConfig(WindowedConfig):
         super().__post_init__()
         if self.quantization_config:
             method = self.quantization_config.get("quant_method")
-            raise ValueError(f"quant_method {method!r} is not supported; only float weights are accepted")
+            raise ValueError(
+                f"quantization_config: quant_method {method!r} is not supported; only float weights are accepted"
+            )
 
     @property
     def full_period(self) -> int:

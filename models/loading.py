@@ -27,7 +27,7 @@ def load_model(
     """
     folder = Path(path)
     config = read_config(folder)
-    model = _unfilled(config, backends)
+    model = unfilled_model(config, backends)
     return _filled(model, read_weights(folder), dtype)
 
 
@@ -39,7 +39,7 @@ def model_from_hf(
     ``dtype`` is the model's own where not given.
     """
     config = model.config.to_dict()
-    return _filled(_unfilled(config, backends), model.state_dict(), dtype or model.dtype)
+    return _filled(unfilled_model(config, backends), model.state_dict(), dtype or model.dtype)
 
 
 def model_from_config(
@@ -50,15 +50,24 @@ def model_from_config(
     backends: BackendChoice | None = None,
 ) -> HybridModel:
     """An untrained model of a Hugging Face config, its weights drawn from ``seed``."""
-    model = family_of(config).from_config(config, backends)
+    model = _from_config(config, backends)
     fill_randomly(model, seed)
     return _ready(model.to(dtype))
 
 
-def _unfilled(config: Mapping[str, Any], backends: BackendChoice | None) -> HybridModel:
-    """The model without its weights. What is wrong with the config shows here, before any are read."""
+def unfilled_model(config: Mapping[str, Any], backends: BackendChoice | None = None) -> HybridModel:
+    """The model of a config on the meta device, without weights. Raises ValueError for what is wrong with it."""
     with torch.device("meta"):  # no memory for weights that are replaced at once
-        return family_of(config).from_config(config, backends)
+        return _from_config(config, backends)
+
+
+def _from_config(config: Mapping[str, Any], backends: BackendChoice | None) -> HybridModel:
+    family = family_of(config)
+    try:
+        return family.from_config(config, backends)
+    except (RuntimeError, MemoryError, OverflowError) as error:  # how torch refuses a shape
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"no model can be made of the sizes in the config: {reason}") from error
 
 
 def _filled(model: HybridModel, weights: Mapping[str, Tensor], dtype: torch.dtype) -> HybridModel:

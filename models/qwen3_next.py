@@ -60,8 +60,13 @@ class Qwen3NextConfig(DecoderConfig):
 
     @cached_property
     def rope(self) -> PartialRope:
-        part = self.partial_rotary_factor
-        return PartialRope.from_parameters(self.head_size, self.rope_keys, self.default_theta, part=part)
+        return PartialRope.from_parameters(
+            self.head_size,
+            self.rope_keys,
+            self.default_theta,
+            part=self.partial_rotary_factor,
+            where=self.rope_source,
+        )
 
     @cached_property
     def is_attention(self) -> tuple[bool, ...]:

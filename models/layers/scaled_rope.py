@@ -96,22 +96,24 @@ NEEDED = {
 """The types of rope, and the keys that each cannot do without."""
 
 
-def read_rope(head_size: int, parameters: Mapping[str, Any], base: float) -> Rope:
-    """The rope of a Hugging Face rope dict; ``base`` is that of a dict without ``rope_theta``.
+def read_rope(head_size: int, parameters: Mapping[str, Any], base: float, where: str = "rope_parameters.") -> Rope:
+    """The rope of a Hugging Face rope dict.
+
+    ``base`` is that of a dict without ``rope_theta``. Messages put ``where`` before the names of keys.
 
     Raises ValueError for a type that is not in `NEEDED`, for a key that the type needs and the dict lacks, and for
     values that no rope can have.
     """
-    keys = read_keys(RopeKeys, parameters, "rope_parameters.")
+    keys = read_keys(RopeKeys, parameters, where)
     kind = keys.rope_type or keys.type or "default"
     if kind not in NEEDED:
-        raise ValueError(f"rope_type {kind!r} is not supported; accepted: {', '.join(NEEDED)}")
+        raise ValueError(f"{where}rope_type {kind!r} is not supported; accepted: {', '.join(NEEDED)}")
     missing = [key for key in NEEDED[kind] if getattr(keys, key) is None]
     if missing:
-        raise ValueError(f"rope_type {kind!r} needs {', '.join(missing)}")
+        raise ValueError(f"{where}rope_type {kind!r} needs {', '.join(missing)}")
     base = float(keys.rope_theta or base)
     if base <= 1:
-        raise ValueError(f"rope_theta must be above 1, found {base:g}")
+        raise ValueError(f"{where}rope_theta must be above 1, found {base:g}")
     if head_size % 2:
         raise ValueError(f"a head that rotates must have an even size, found {head_size}")
     factor, original_len = keys.factor, keys.original_max_position_embeddings

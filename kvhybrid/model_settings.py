@@ -105,9 +105,10 @@ class CheckpointSettings(ModelSettings):
 
     def _vocab_size(self) -> int | None:
         from kvhybrid.models.checkpoint import read_config
+        from kvhybrid.models.config import section
 
         config = read_config(self.folder)
-        size: int | None = (config.get("text_config") or config).get("vocab_size")
+        size: int | None = (section(config, "text_config") or config).get("vocab_size")
         return size
 
 

@@ -9,6 +9,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from kvhybrid.models.config import shown
+
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
@@ -20,6 +22,31 @@ class CheckpointError(ValueError):
 def read_config(folder: Path) -> dict[str, Any]:
     """The dict of ``config.json``."""
     return _read_json(folder / "config.json")
+
+
+def read_end_tokens(folder: Path) -> frozenset[int]:
+    """The tokens that end a text: those of ``generation_config.json`` or else of ``config.json``; none if neither
+    file names any."""
+    generation = folder / "generation_config.json"
+    for path in (generation, folder / "config.json"):
+        if path.is_file():
+            config = _read_json(path)
+            inner = config.get("text_config")
+            for part in (config, inner if isinstance(inner, dict) else {}):
+                if tokens := end_tokens(part.get("eos_token_id"), f"{path}: "):
+                    return tokens
+    return frozenset()
+
+
+def end_tokens(found: Any, where: str = "") -> frozenset[int]:
+    """The tokens of an ``eos_token_id``: a token id, a list of them, or None.
+
+    Raises ValueError for anything else; the message begins with ``where``.
+    """
+    ids = [] if found is None else list(found) if isinstance(found, (list, tuple, set, frozenset)) else [found]
+    if any(isinstance(token, bool) or not isinstance(token, int) or token < 0 for token in ids):
+        raise ValueError(f"{where}eos_token_id must be a token id or a list of token ids, found {shown(found)}")
+    return frozenset(ids)
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:

@@ -55,6 +55,7 @@ class TokenizerCodec(TextCodec):
 
         from kvhybrid.models.checkpoint import read_end_tokens
 
+        named = read_end_tokens(Path(folder))
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False
@@ -65,7 +66,7 @@ class TokenizerCodec(TextCodec):
         if {*self._tokenizer.get_vocab().values()} <= {*self._tokenizer.all_special_ids}:
             raise ValueError(f"{folder}: the tokenizer has no vocabulary: every text would give the same tokens")
         own = self._tokenizer.eos_token_id
-        self.end_token_ids = read_end_tokens(Path(folder)) or frozenset(() if own is None else (own,))
+        self.end_token_ids = named or frozenset(() if own is None else (own,))
 
     def encode(self, text: str) -> list[int]:
         token_ids: list[int] = self._tokenizer.encode(text)

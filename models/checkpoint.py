@@ -9,8 +9,9 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from kvhybrid.models.config import shown
+from kvhybrid.models.config import section, shown
 
+CONFIG = "config.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
@@ -21,14 +22,23 @@ class CheckpointError(ValueError):
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The dict of ``config.json``."""
-    return _read_json(folder / "config.json")
+    return _read_json(folder / CONFIG)
+
+
+def read_vocab_size(folder: Path) -> Any:
+    """``vocab_size`` as ``config.json`` has it, of the text model if there are others; None if it has none."""
+    config = read_config(folder)
+    try:
+        return (section(config, "text_config") or config).get("vocab_size")
+    except ValueError as error:
+        raise CheckpointError(f"{folder / CONFIG}: {error}") from None
 
 
 def read_end_tokens(folder: Path) -> frozenset[int]:
     """The tokens that end a text: those of ``generation_config.json`` or else of ``config.json``; none if neither
     file names any."""
     generation = folder / "generation_config.json"
-    for path in (generation, folder / "config.json"):
+    for path in (generation, folder / CONFIG):
         if path.is_file():
             config = _read_json(path)
             inner = config.get("text_config")

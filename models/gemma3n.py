@@ -179,7 +179,7 @@ class Gemma3nLayer(nn.Module):
         active_TM = out_ATM[self.altup.active]
         if self.config.altup_correct_scale:
             active_TM = active_TM * self.altup.correct_output_scale
-        # Only the streams behind the first are told.
+        # The first stream does not get the per-layer input.
         out_ATM[1:] += self.layer_input(active_TM, input_TI)
         return out_ATM
 

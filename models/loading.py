@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvhybrid.models.base import BackendChoice, HybridModel
-from kvhybrid.models.checkpoint import CheckpointError, read_config, read_weights
+from kvhybrid.models.checkpoint import CONFIG, CheckpointError, read_config, read_weights
 from kvhybrid.models.families import family_of
 from kvhybrid.models.initialization import fill_randomly
 
@@ -22,13 +22,24 @@ def load_model(
 ) -> HybridModel:
     """The model of a Hugging Face checkpoint folder, its weights as ``dtype``, on the CPU.
 
-    Raises ValueError for an unknown ``model_type``, CheckpointError (a ValueError) where files or weights are
+    Raises CheckpointError (a ValueError) for a config that no family can follow, and for files or weights that are
     missing, unexpected or of another shape.
     """
     folder = Path(path)
-    config = read_config(folder)
-    model = unfilled_model(config, backends)
+    model = check_config(folder, backends)
     return _filled(model, read_weights(folder), dtype)
+
+
+def check_config(folder: Path, backends: BackendChoice | None = None) -> HybridModel:
+    """The model of a checkpoint folder on the meta device, without weights.
+
+    Raises CheckpointError, with the file, for a config that no family can follow.
+    """
+    config = read_config(folder)
+    try:
+        return unfilled_model(config, backends)
+    except ValueError as error:
+        raise CheckpointError(f"{folder / CONFIG}: {error}") from error
 
 
 def model_from_hf(

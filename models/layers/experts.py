@@ -1,4 +1,4 @@
-"""Mixture of experts: each token goes through the few feed-forward layers that a router picks."""
+"""Mixture of experts: each token passes the few feed-forward layers that a router picks."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class MambaMixer(CachedLayer):
         self.c_layernorm = RMSNorm(need.state_size, norm_eps)
 
     def fill(self, generator: torch.Generator) -> None:
-        """The weights of an untrained layer: decays of 1 … R, and steps between 0.001 and 0.1."""
+        """Fill an untrained layer: decays of 1 … R, and steps between 0.001 and 0.1."""
         self.A_log.copy_(torch.arange(1, self.need.state_size + 1).log().expand_as(self.A_log))
         self.D.fill_(1.0)
         spread = torch.rand(self.need.channels, generator=generator)

@@ -110,7 +110,7 @@ class Mamba2Mixer(CachedLayer):
         self.out_proj = nn.Linear(need.inner, width, bias=sizes.proj_bias)
 
     def fill(self, generator: torch.Generator) -> None:
-        """The weights of an untrained layer: decays between 1 and 16, and steps between 0.001 and 0.1."""
+        """Fill an untrained layer: decays between 1 and 16, and steps between 0.001 and 0.1."""
         self.A_log.copy_((1.0 + 15.0 * torch.rand(self.need.num_heads, generator=generator)).log())
         self.D.fill_(1.0)
         step = 0.001 * 100.0 ** torch.rand(self.need.num_heads, generator=generator)

@@ -64,7 +64,7 @@ class YarnRope(Rope):
         return (cos_TD * self.amplitude).to(dtype), (sin_TD * self.amplitude).to(dtype)
 
     def _pair(self, turns: float) -> float:
-        """The number, not rounded, of the pair that turns so often over ``original_len`` positions."""
+        """The number, not rounded, of the pair that turns ``turns`` times over ``original_len`` positions."""
         return self.head_size * log(self.original_len / (turns * 2 * pi)) / (2 * log(self.base))
 
 
@@ -93,7 +93,7 @@ NEEDED = {
     "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
     "yarn": ("factor", "original_max_position_embeddings"),
 }
-"""The types of rope, and the keys that each cannot do without."""
+"""The types of rope, and the keys that each requires."""
 
 
 def read_rope(head_size: int, parameters: Mapping[str, Any], base: float, where: str = "rope_parameters.") -> Rope:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -87,15 +86,18 @@ def test_no_code_of_a_folder_ever_runs_and_nothing_is_asked(
         (folder / name).write_text(json.dumps(config))
     (folder / "evil.py").write_text(EVIL.format(flag=str(flag)))
 
-    def asked(*_: object) -> str:
-        raise AssertionError("a question was asked")
+    questions: list[object] = []
 
-    monkeypatch.setattr("builtins.input", asked)
-    monkeypatch.setattr("sys.stdin", io.StringIO("y\ny\n"))
+    def ask(*question: object) -> str:
+        questions.append(question)
+        return "y"
+
+    monkeypatch.setattr("builtins.input", ask)
     with pytest.raises(ValueError, match="the tokenizer"):
         TokenizerCodec(folder)
     with contextlib.suppress(ValueError):
         load_model(folder)
+    assert questions == []
     assert not flag.exists()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
+from kvhybrid.console import accept_any_text
 from kvhybrid.errors import InputError
 
 
@@ -32,6 +33,7 @@ USAGE = "usage: kvhybrid VERB [arguments]"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb. Returns 0, 2 for a mistake of the user, 130 when interrupted."""
+    accept_any_text()
     given = list(sys.argv[1:] if arguments is None else arguments)
     name, rest = (given[0], given[1:]) if given else ("--help", [])
     try:

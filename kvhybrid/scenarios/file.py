@@ -77,7 +77,7 @@ def write_scenarios(path: Path, scenarios: Iterable[Mapping[str, Any]]) -> None:
     """
     beside = path.with_name(f".{path.name}.part")
     try:
-        with beside.open("w", encoding="utf-8") as out:
+        with beside.open("w", encoding="utf-8", errors="backslashreplace") as out:
             for scenario in scenarios:
                 out.write(json.dumps(scenario, separators=(",", ":"), ensure_ascii=False) + "\n")
         beside.replace(path)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from kvhybrid.errors import InputError
-
-
-def partial_name(place: Path) -> Path:
-    """Where a file is written until it is whole."""
-    return place.with_name(f".{place.name}.partial")
+from kvhybrid.files import beside
 
 
 class RunFolder:
@@ -30,15 +26,9 @@ class RunFolder:
     def create(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
 
-    @contextmanager
-    def beside(self, name: str) -> Iterator[Path]:
+    def beside(self, name: str) -> AbstractContextManager[Path]:
         """A path to write to; it becomes ``name`` if the block ends well and is removed if it does not."""
-        partial = partial_name(self.path / name)
-        try:
-            yield partial
-            partial.replace(self.path / name)
-        finally:
-            partial.unlink(missing_ok=True)
+        return beside(self.path / name)
 
     def write_text(self, name: str, text: str) -> None:
         with self.beside(name) as partial:

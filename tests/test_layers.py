@@ -25,6 +25,7 @@ MAY_IMPORT = {
 
 FLOORS = (
     ("errors", "compiled", "console"),
+    ("files",),
     ("cache", "text", "run_folder"),
     ("planning", "scheduling", "settings", "tracking"),
     ("engine", "replay", "scenarios", "workloads"),

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from kvhybrid.errors import InputError
+from kvhybrid.files import UnreadableError, parse_json, read_lines
 from kvhybrid.replay.trace import Trace, TraceRequest
 
 MISSING = "???"
@@ -58,13 +59,11 @@ class MooncakeTrace(Trace):
     def _lines(self) -> Iterator[tuple[int, str]]:
         """Number and text of every line that is not blank."""
         try:
-            with self.place.open(encoding="utf-8") as lines:
-                yield from ((number, line) for number, line in enumerate(lines, 1) if not line.isspace())
-        except FileNotFoundError:
-            raise InputError(f"trace.path must be a file of JSON lines, found no {self.path}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise InputError(f"{self.path} cannot be read: {reason}; accepted: one JSON object a line") from error
+            yield from read_lines(self.path)
+        except UnreadableError as error:
+            raise InputError(
+                f"trace.path: {self.path}: cannot be read: {error}; accepted: a file with one JSON object a line"
+            ) from error
 
     def _request(self, number: int, text: str, prefixes: _Prefixes) -> TraceRequest:
         line = _Line(f"{self.path}, line {number}", text)
@@ -86,8 +85,8 @@ class _Line:
     def __init__(self, place: str, text: str) -> None:
         self.place = place
         try:
-            found = json.loads(text)
-        except ValueError as error:
+            found = parse_json(text)
+        except UnreadableError as error:
             raise InputError(f"{place}: found no JSON ({error}); accepted: one JSON object a line") from error
         if not isinstance(found, dict):
             raise InputError(f"{place}: found {_short(found)}; accepted: a JSON object")

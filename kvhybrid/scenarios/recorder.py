@@ -11,6 +11,7 @@ from typing import Any
 from kvhybrid.cache.blocks import ComputedBlocks, KVCacheBlocks
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request
+from kvhybrid.files import output_file
 from kvhybrid.scenarios.file import write_scenarios
 from kvhybrid.scenarios.manager_config import config_of
 from kvhybrid.scenarios.player import hit_answer
@@ -46,12 +47,13 @@ class Recorder:
     def __init__(self, manager: KVCacheManager, path: Path, *, id: str = "recorded") -> None:
         """
         Raises:
-            ValueError: The manager was used before, or has something that a scenario cannot say.
+            ValueError: The manager was used before, or has something that a scenario cannot say, or ``path`` is
+                something else than a regular file or a new one.
         """
         pool = manager.block_pool
         if manager.coordinator.tables or pool.free_queue() != list(range(1, pool.num_blocks)):
             raise ValueError("a recorder must be attached before the cache manager's first request")
-        self.path = path
+        self.path = output_file("record", path)
         self._manager = manager
         self._scenario: dict[str, Any] = {
             "id": id,

@@ -155,12 +155,10 @@ def _recorder(settings: RunSettings, engine: Engine) -> AbstractContextManager[o
         return nullcontext()
     from kvhybrid.scenarios.recorder import Recorder
 
-    if Path(settings.record).is_dir():
-        raise InputError(f"record must be a file to write, found a folder: {settings.record}")
-    if not Path(settings.record).resolve().parent.is_dir():
-        raise InputError(f"record: no such folder: {Path(settings.record).resolve().parent}")
     try:
         return Recorder(engine.cache, Path(settings.record), id=settings.name)
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(f"record: {error}") from error
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from kvhybrid.run_folder import partial_name
+from kvhybrid.files import partial_name
 from kvhybrid.tracking.base import Tracker
 
 

@@ -19,8 +19,8 @@ class RunFolder:
         self.path = Path(path)
 
     def require_empty(self) -> None:
-        """Raise `InputError` where the folder already holds something."""
-        if self.path.is_dir() and any(self.path.iterdir()):
+        """Raise `InputError` where the folder already holds something else than what Hydra writes before a run."""
+        if self.path.is_dir() and not all(map(_is_hydras, self.path.iterdir())):
             raise InputError(f"the run folder must be new or empty, found files in {self.path}")
 
     def create(self) -> None:
@@ -36,6 +36,13 @@ class RunFolder:
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         self.write_text(name, json.dumps(content, indent=2) + "\n")
+
+
+def _is_hydras(place: Path) -> bool:
+    """Whether it is a log file or a folder of Hydra, as ``hydra/job_logging`` and ``hydra.output_subdir`` ask for."""
+    if place.is_dir():
+        return {file.name for file in place.iterdir()} == {"config.yaml", "hydra.yaml", "overrides.yaml"}
+    return place.is_file() and place.suffix == ".log"
 
 
 def remove_empty(folder: Path, *, below: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ brute force, in random traffic. One line per check:
   exceptions   nothing raises"""
 
 EPILOG = """SPEC is module:Spec, a class whose required whole-number fields are drawn at random; or module:spec,
-one spec; or module:function, which returns a list of specs. The current folder is searched first.
+one spec; or module:function, which returns a list of specs. The current folder is searched too.
 
 exit code: 0 all holds, 1 a contract is broken, 2 nothing that can be checked"""
 
@@ -70,8 +69,6 @@ def main(arguments: Sequence[str]) -> int:
     from kvhybrid.conformance.subject import load_subject
     from kvhybrid.specs import SpecRegistryError
 
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
         subject = load_subject(options.spec, Random(f"{options.seed} specs"))
         findings = examine(subject, options.seed, options.count)

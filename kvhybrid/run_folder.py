@@ -39,7 +39,7 @@ class RunFolder:
 
 
 def _is_hydras(place: Path) -> bool:
-    """Whether it is a log file or a folder of Hydra, as ``hydra/job_logging`` and ``hydra.output_subdir`` ask for."""
+    """Whether it is what ``hydra/job_logging`` or ``hydra.output_subdir`` asks for: a log file or a folder."""
     if place.is_dir():
         return {file.name for file in place.iterdir()} == {"config.yaml", "hydra.yaml", "overrides.yaml"}
     return place.is_file() and place.suffix == ".log"

@@ -10,6 +10,7 @@ from random import Random
 from typing import NoReturn
 
 from kvhybrid.errors import InputError
+from kvhybrid.settings.values import MOST
 
 DESCRIPTION = """Checks a spec against the contract of kvhybrid.specs, and its manager against the generic one and
 brute force, in random traffic. One line per check:
@@ -36,8 +37,8 @@ class _Parser(ArgumentParser):
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"found {text!r}; accepted: a whole number from 1 up")
+    if not text.isdecimal() or not 1 <= int(text) <= MOST:
+        raise ArgumentTypeError(f"found {text!r}; accepted: a whole number from 1 to {MOST:,}")
     return int(text)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import log
 from typing import TYPE_CHECKING
 
-from kvhybrid.files import UnreadableError, read_bytes
+from kvhybrid.files import MOST_BYTES, UnreadableError, read_bytes
 from kvhybrid.settings.values import at_least
 from kvhybrid.text.corpus import held_out_text
 
@@ -33,7 +33,7 @@ class QualitySettings:
     excerpt_bytes: int = 256
 
     def __post_init__(self) -> None:
-        at_least("quality.bytes", self.bytes, 0)
+        at_least("quality.bytes", self.bytes, 0, MOST_BYTES)
         at_least("quality.excerpt_bytes", self.excerpt_bytes, 2)
         if self.bytes == 1:
             raise ValueError("quality.bytes must be 0 or at least 2, found 1: a first byte is not predicted")

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from hydra._internal.utils import get_args_parser
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import OverrideParseException
 
 from kvhybrid.errors import InputError
+from kvhybrid.hydra_app.errors import MOST_SHOWN
 
 
 def flags_first(verb: str, arguments: Sequence[str]) -> list[str]:
@@ -33,4 +36,10 @@ def flags_first(verb: str, arguments: Sequence[str]) -> list[str]:
     flags = list(arguments)
     for override in given.overrides:
         flags.remove(override)
+        try:
+            OverridesParser.create().parse_override(override)
+        except OverrideParseException:
+            pass  # Hydra says it once it knows what is asked of it
+        except ValueError as error:  # more digits than Python converts
+            refuse(f"cannot read {override[:MOST_SHOWN]}...: {error}")
     return [*flags, *given.overrides]

@@ -8,7 +8,6 @@ each 512-token block of the prompt, the last of which may be partial. Format and
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -20,8 +19,10 @@ import numpy as np
 from kvhybrid.errors import InputError
 from kvhybrid.files import UnreadableError, parse_json, read_lines
 from kvhybrid.replay.trace import Trace, TraceRequest
+from kvhybrid.settings.values import MISSING, MOST, at_least
 
-MISSING = "???"
+MOST_MILLISECONDS = 10**15
+"""30,000 years: room for any epoch."""
 ROOT = -1
 """What the first id of a prompt follows."""
 
@@ -38,8 +39,8 @@ class MooncakeTrace(Trace):
     def __post_init__(self) -> None:
         for key in ("limit", "max_new_tokens", "id_tokens"):
             found = getattr(self, key)
-            if found is not None and found < 1:
-                raise ValueError(f"trace.{key} must be at least 1, found {found}")
+            if found is not None:
+                at_least(f"trace.{key}", found, 1)
 
     @property
     def part_tokens(self) -> int:
@@ -96,16 +97,17 @@ class _Line:
         return InputError(f"{self.place}: {key}: found {found}; accepted: {accepted}")
 
     def count(self, key: str) -> int:
-        """A whole number of at least 1."""
+        """A whole number of tokens."""
         found = self._value(key)
-        if type(found) is not int or found < 1:
-            raise self.wrong(key, _short(found), "a whole number of at least 1")
+        if type(found) is not int or not 1 <= found <= MOST:
+            raise self.wrong(key, _short(found), f"a whole number of at least 1 and at most {MOST:,}")
         return found
 
     def milliseconds(self, key: str) -> float:
         found = self._value(key)
-        if type(found) not in (int, float) or not 0 <= found < math.inf:
-            raise self.wrong(key, _short(found), "milliseconds, a number of at least 0")
+        if type(found) not in (int, float) or not 0 <= found <= MOST_MILLISECONDS:
+            most = f"{MOST_MILLISECONDS:,}"
+            raise self.wrong(key, _short(found), f"milliseconds, a number of at least 0 and at most {most}")
         return float(found)
 
     def ids(self, key: str, count: int, reckoning: str) -> list[int]:
@@ -151,5 +153,8 @@ class _Prefixes:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value)
+    try:
+        text = json.dumps(value)
+    except RecursionError:
+        return "something nested deeply"
     return text if len(text) <= 40 else f"{text[:37]}..."

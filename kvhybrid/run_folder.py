@@ -11,6 +11,9 @@ from typing import Any
 from kvhybrid.errors import InputError
 from kvhybrid.files import beside
 
+OWN_FILES = ("config.yaml", "summary.json", "outputs.jsonl", "hits.png", "wandb")
+"""What a run writes into its folder, beside the file that a tracker names."""
+
 
 class RunFolder:
     """A folder that one run fills."""
@@ -22,6 +25,12 @@ class RunFolder:
         """Raise `InputError` where the folder already holds something else than what Hydra writes before a run."""
         if self.path.is_dir() and not all(map(_is_hydras, self.path.iterdir())):
             raise InputError(f"the run folder must be new or empty, found files in {self.path}")
+
+    def refuse_own(self, key: str, path: str) -> None:
+        """Raise `InputError` where ``path`` is one of the files that the run writes here."""
+        place = Path(path).resolve()
+        if place.parent == self.path.resolve() and place.name in OWN_FILES:
+            raise InputError(f"{key}: the run itself writes {place.name} into its folder; accepted: another name")
 
     def create(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)

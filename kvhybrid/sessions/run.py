@@ -43,6 +43,8 @@ def run(
     """
     place = RunFolder(folder)
     place.require_empty()
+    if settings.record is not None:
+        place.refuse_own("record", settings.record)
     engine = build_engine(settings)
     quality = measure_quality(settings, engine)
     session = _Session(settings, engine, place, config or plain_settings(settings), overrides, quality)

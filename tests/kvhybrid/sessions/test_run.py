@@ -300,3 +300,12 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="must be new or empty"):
         run(settings(workload=Random(requests=1)), tmp_path)
     assert [place.name for place in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "summary.json", "outputs.jsonl", "hits.png"])
+def test_a_record_is_none_of_the_runs_own_files(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"record: the run itself writes {name} into its folder"):
+        run(settings(record=str(tmp_path / name)), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    run(settings(record=str(tmp_path / "calls.jsonl"), workload=Random(requests=1)), tmp_path)
+    assert (tmp_path / "calls.jsonl").is_file()

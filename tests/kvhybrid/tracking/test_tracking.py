@@ -199,3 +199,25 @@ def test_nothing_that_wandb_uploads_names_the_machine(tmp_path: Path, monkeypatc
     assert [found for found in sorted(machine) if found.encode() in data] == []
     (record,) = [record.run for record in wandb_file.records(home) if record.HasField("run")]
     assert record.host == ""
+
+
+OWN = ["config.yaml", "summary.json", "Summary.JSON", "outputs.jsonl", "hits.png", "wandb", ".config.yaml.partial"]
+
+
+@pytest.mark.parametrize("name", [*OWN, "../metrics.jsonl", "/metrics.jsonl", "a/b", "..", ".", ""])
+def test_json_lines_stay_in_the_folder_and_overwrite_none_of_its_files(name: str) -> None:
+    with pytest.raises(ValueError, match=r"tracking.jsonl.file must be a name in the run folder"):
+        JsonLinesTracker(file=name)
+
+
+def test_two_trackers_never_write_one_file(tmp_path: Path) -> None:
+    tracking = track(
+        {"one": JsonLinesTracker(), "two": JsonLinesTracker(), "own": JsonLinesTracker(file="x")}, tmp_path
+    )
+    assert list(tracking.failures) == ["two"]
+    assert len(lines(tmp_path)) == 3
+    (tmp_path / "mine").write_text("mine")
+    tracking = Trackers({"jsonl": JsonLinesTracker(file="mine")})
+    tracking.start({}, tmp_path)
+    assert "is there already" in tracking.failures["jsonl"]
+    assert (tmp_path / "mine").read_text() == "mine"

@@ -58,8 +58,9 @@ def _kind(path: Path | str) -> str | None:
 def read_bytes(path: Path | str) -> bytes:
     """The content of a regular file. Raises `UnreadableError`."""
     with _opened(path) as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
+        size = os.fstat(file.fileno()).st_size
+        content = b"" if size > MOST_BYTES else file.read(MOST_BYTES + 1)
+    if max(size, len(content)) > MOST_BYTES:
         raise UnreadableError(f"it has more than {MOST_BYTES:,} bytes")
     return content
 

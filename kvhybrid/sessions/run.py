@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
@@ -20,11 +21,15 @@ from kvhybrid.report.summary import RunSummary, describe_groups
 from kvhybrid.report.table import print_run
 from kvhybrid.run_folder import RunFolder
 from kvhybrid.sessions.run_settings import RunSettings
+from kvhybrid.settings.values import MOST_TOKENS, at_least
 from kvhybrid.tracking import Trackers
 from kvhybrid.workloads import Traffic
 
 if TYPE_CHECKING:
     from kvhybrid.engine.engine import Engine
+
+NO_MEMORY = re.compile("allocate|out of memory|overflow")
+"""What torch says where a tensor does not fit: on a CPU it has no exception of its own for that."""
 
 
 def run(
@@ -64,6 +69,7 @@ def build_engine(settings: RunSettings) -> Engine:
     try:
         settings.workload.prepare(settings.model.text_codec)
         longest = settings.workload.longest_request
+        at_least("workload: requests times the longest", settings.workload.num_requests * longest, 1, MOST_TOKENS)
         if _measures_quality(settings):
             longest = max(longest, settings.quality.longest_request)
         model = settings.model.build(settings.backends.choice())
@@ -96,6 +102,10 @@ def build_engine(settings: RunSettings) -> Engine:
         )
     except (ValueError, OSError, ImportError) as error:
         raise InputError(" ".join(f"{error}{_quality_hint(settings, error)}".split())) from error
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not NO_MEMORY.search(str(error)):
+            raise
+        raise InputError(f"not enough memory for model and pool: {str(error).splitlines()[0]}") from error
 
 
 def _quality_hint(settings: RunSettings, error: Exception) -> str:
@@ -134,7 +144,7 @@ def _check_device(name: str) -> None:
     import torch
 
     try:
-        torch.empty(0, device=name)
+        torch.zeros(1, device=name).item()
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device: {name!r} cannot be used: {str(error).splitlines()[0]}") from error
 

@@ -7,6 +7,8 @@ MISSING = "???"
 
 MOST = 1 << 24
 """Tokens, blocks, requests, seconds: where nothing else is said, a larger number is a slip of the pen."""
+MOST_TOKENS = 1 << 28
+"""Of all prompts and outputs of a workload together: they are drawn before the run starts."""
 MOST_BLOCKS = 1 << 28
 """Of a pool, which takes up memory for what is used of it. Blocks are numbered in 32 bits."""
 MOST_SEED = (1 << 63) - 1

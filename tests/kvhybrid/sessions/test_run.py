@@ -284,6 +284,13 @@ def test_a_tracker_that_fails_is_in_the_summary_and_the_run_goes_on(tmp_path: Pa
         ),
         ({"pool": PoolSettings(num_blocks=4)}, "blocks"),
         ({"model": Gemma3Settings(model_type="gemma9")}, "unknown model_type 'gemma9'"),
+        (
+            {"model": Gemma3Settings(vocab_size=1 << 24, hidden_size=1 << 24)},
+            "not enough memory for model and pool: ",
+        ),
+        ({"pool": PoolSettings(num_blocks=None, memory="1000000GiB")}, "not enough memory for model and pool: "),
+        ({"device": "meta"}, "device: 'meta' cannot be used: "),
+        ({"device": "cpu:99999999999"}, "device: 'cpu:99999999999' cannot be used: "),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused_before_anything_is_written(

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import OverrideParseException
+from hydra.errors import HydraException
 
 from kvhybrid.errors import InputError
 from kvhybrid.hydra_app.errors import MOST_SHOWN
@@ -38,7 +38,7 @@ def flags_first(verb: str, arguments: Sequence[str]) -> list[str]:
         flags.remove(override)
         try:
             OverridesParser.create().parse_override(override)
-        except OverrideParseException:
+        except HydraException:
             pass  # Hydra says it once it knows what is asked of it
         except ValueError as error:  # more digits than Python converts
             refuse(f"cannot read {override[:MOST_SHOWN]}...: {error}")

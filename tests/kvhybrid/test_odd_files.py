@@ -26,8 +26,7 @@ PLACES: Mapping[str, list[str]] = {
 }
 CONTENTS: Mapping[str, tuple[bytes, str]] = {
     "not UTF-8": (b"\xff\xfe", "UTF-8"),
-    "too large": (b"x" * 5_000, "has more than 4,096 bytes"),
-    "zeros": (b"\0" * 4_097, "has more than 4,096 bytes"),
+    "too large": (b"\0" * 4_097, "has more than 4,096 bytes"),
 }
 JSON_CONTENTS: Mapping[str, str] = {
     "deep nesting": "[" * 2_000 + "]" * 2_000,
@@ -53,15 +52,13 @@ def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     assert {place.name for place in tmp_path.iterdir()} <= {"in", "behind the link"}
 
 
-@pytest.mark.parametrize("kind", [*NO_FILES, "nothing", "link that leads nowhere"])
+@pytest.mark.parametrize("kind", ["FIFO", "device", "folder", "nothing"])
 @pytest.mark.parametrize("place", PLACES)
 def test_what_is_no_file_is_refused(place: str, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     if kind in NO_FILES:
         with no_file(kind, Path("in")):
             assert f"it is {NO_FILES[kind]}" in refused(place, capsys)
         return
-    if kind != "nothing":
-        Path("in").symlink_to("nowhere")
     assert "No such file or directory" in refused(place, capsys)
 
 

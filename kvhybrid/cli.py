@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 
-from kvhybrid.errors import InputError
+from kvhybrid.console import accept_any_text
+from kvhybrid.errors import InputError, print_error, wants_traceback
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,15 @@ USAGE = "usage: kvhybrid VERB [arguments]"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb. Returns 0, 2 for a mistake of the user, 130 when interrupted."""
+    accept_any_text()
     given = list(sys.argv[1:] if arguments is None else arguments)
     name, rest = (given[0], given[1:]) if given else ("--help", [])
     try:
-        code = _dispatch(name, rest)
+        with _modules_here():
+            code = _dispatch(name, rest)
         sys.stdout.flush()
     except InputError as error:
-        print(f"kvhybrid {name}: {error}", file=sys.stderr)
+        print_error(name, error, wants_traceback())
         return 2
     except KeyboardInterrupt:
         print(f"kvhybrid {name}: interrupted", file=sys.stderr)
@@ -48,6 +52,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code
+
+
+@contextmanager
+def _modules_here() -> Iterator[None]:
+    """Find modules in the current folder too, behind all others so that none of theirs is hidden."""
+    here = os.getcwd()
+    if here in sys.path:
+        yield
+        return
+    sys.path.append(here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
 
 
 def _dispatch(name: str, arguments: list[str]) -> int:

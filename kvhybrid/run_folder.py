@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from kvhybrid.errors import InputError
+from kvhybrid.files import beside
 
-
-def partial_name(place: Path) -> Path:
-    """Where a file is written until it is whole."""
-    return place.with_name(f".{place.name}.partial")
+OWN_FILES = ("config.yaml", "summary.json", "outputs.jsonl", "hits.png", "wandb")
+"""What a run writes into its folder, beside the file that a tracker names."""
 
 
 def finite(content: Any) -> Any:
@@ -33,22 +32,22 @@ class RunFolder:
         self.path = Path(path)
 
     def require_empty(self) -> None:
-        """Raise `InputError` where the folder already holds something."""
-        if self.path.is_dir() and any(self.path.iterdir()):
+        """Raise `InputError` where the folder already holds something else than what Hydra writes before a run."""
+        if self.path.is_dir() and not all(map(_is_hydras, self.path.iterdir())):
             raise InputError(f"the run folder must be new or empty, found files in {self.path}")
+
+    def refuse_own(self, key: str, path: str) -> None:
+        """Raise `InputError` where ``path`` is one of the files that the run writes here."""
+        place = Path(path).resolve()
+        if place.parent == self.path.resolve() and place.name in OWN_FILES:
+            raise InputError(f"{key}: the run itself writes {place.name} into its folder; accepted: another name")
 
     def create(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
 
-    @contextmanager
-    def beside(self, name: str) -> Iterator[Path]:
+    def beside(self, name: str) -> AbstractContextManager[Path]:
         """A path to write to; it becomes ``name`` if the block ends well and is removed if it does not."""
-        partial = partial_name(self.path / name)
-        try:
-            yield partial
-            partial.replace(self.path / name)
-        finally:
-            partial.unlink(missing_ok=True)
+        return beside(self.path / name)
 
     def write_text(self, name: str, text: str) -> None:
         with self.beside(name) as partial:
@@ -56,6 +55,13 @@ class RunFolder:
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         self.write_text(name, json.dumps(finite(content), indent=2, allow_nan=False) + "\n")
+
+
+def _is_hydras(place: Path) -> bool:
+    """Whether it is what ``hydra/job_logging`` or ``hydra.output_subdir`` asks for: a log file or a folder."""
+    if place.is_dir():
+        return {file.name for file in place.iterdir()} == {"config.yaml", "hydra.yaml", "overrides.yaml"}
+    return place.is_file() and place.suffix == ".log"
 
 
 def remove_empty(folder: Path, *, below: Path) -> None:

@@ -189,6 +189,13 @@ class AttentionSpec(KVCacheSpec):
     """Size of a value head, where it differs from a key head."""
     dtype: str = "bfloat16"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, least in (("num_kv_heads", 1), ("head_size", 1), ("head_size_v", 0)):
+            found = getattr(self, name)
+            if found is not None and found < least:
+                raise ValueError(f"{type(self).__name__}: {name} must be at least {least}, found {found}")
+
     def page_parts(self) -> tuple[PagePart, ...]:
         """Keys ``k_BHD`` and values ``v_BHD`` (B tokens, H key/value heads, D head size)."""
         value_size = self.head_size if self.head_size_v is None else self.head_size_v

@@ -25,7 +25,8 @@ MAY_IMPORT = {
 """The folders that lie at the top and are linked into the package, and which of them each may import."""
 
 FLOORS = (
-    ("errors", "compiled"),
+    ("errors", "compiled", "console"),
+    ("files",),
     ("cache", "text", "run_folder"),
     ("planning", "scheduling", "settings", "tracking"),
     ("engine", "replay", "scenarios", "workloads"),

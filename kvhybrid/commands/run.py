@@ -30,7 +30,10 @@ other options:
   --cfg job           print the composed config and stop
   --config-dir DIR    add a folder with groups and choices of your own
   hydra.searchpath=[pkg://PACKAGE.conf]   the same, from an installed package
-  --hydra-help        all that Hydra offers"""
+  --hydra-help        all that Hydra offers
+  -sc install=bash    completion of groups, choices and keys: eval "$(kvhybrid run -sc install=bash)"
+
+Modules that a value names are searched in the current folder too. HYDRA_FULL_ERROR=1 shows tracebacks."""
 
 
 def main(arguments: Sequence[str]) -> int:

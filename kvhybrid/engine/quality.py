@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, log
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvhybrid.files import MOST_BYTES, UnreadableError, read_bytes
 from kvhybrid.settings.values import at_least
 from kvhybrid.text.corpus import held_out_text
 
@@ -33,7 +33,7 @@ class QualitySettings:
     excerpt_bytes: int = 256
 
     def __post_init__(self) -> None:
-        at_least("quality.bytes", self.bytes, 0)
+        at_least("quality.bytes", self.bytes, 0, MOST_BYTES)
         at_least("quality.excerpt_bytes", self.excerpt_bytes, 2)
         if self.bytes == 1:
             raise ValueError("quality.bytes must be 0 or at least 2, found 1: a first byte is not predicted")
@@ -46,9 +46,11 @@ class QualitySettings:
     def texts(self) -> list[str]:
         """The excerpts. Raises ValueError for a file that cannot be read or holds next to nothing."""
         try:
-            text = held_out_text() if self.path is None else Path(self.path).read_bytes()
-        except OSError as error:
-            raise ValueError(f"quality.path: {self.path}: cannot be read: {error.strerror}") from error
+            text = held_out_text() if self.path is None else read_bytes(self.path)
+        except UnreadableError as error:
+            raise ValueError(
+                f"quality.path: {self.path}: cannot be read: {error}; accepted: a text file in UTF-8"
+            ) from error
         if len(text) < 2:
             raise ValueError(f"quality.path: {self.path}: {len(text)} bytes, too few to predict one from another")
         try:

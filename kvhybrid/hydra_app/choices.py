@@ -13,7 +13,8 @@ def list_choices(groups: Sequence[str]) -> str:
         lines.append(f"  {group}")
         for place in sorted(files("kvhybrid.conf").joinpath(group).iterdir(), key=lambda place: place.name):
             if place.name.endswith(".yaml"):
-                lines.append(f"    {place.name.removesuffix('.yaml'):<20}{_first_comment(place.read_text())}")
+                comment = _first_comment(place.read_text(encoding="utf-8"))
+                lines.append(f"    {place.name.removesuffix('.yaml'):<20}{comment}")
     return "\n".join(lines)
 
 

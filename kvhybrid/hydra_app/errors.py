@@ -12,6 +12,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
 
+MOST_SHOWN = 60
+"""Characters of a value that a refusal repeats."""
 _TYPE_WORDS = {
     int: "a whole number",
     float: "a number",
@@ -76,7 +78,7 @@ def _found(message: str) -> str:
     """The offending value, as far as OmegaConf's message has it."""
     value = re.match(r"Value '(.*)' (?:of type '\w+'|is not a valid)", message, re.DOTALL)
     if value:
-        return value[1]
+        return value[1] if len(value[1]) <= MOST_SHOWN else f"{value[1][:MOST_SHOWN]}..."
     if "is not Optional" in message:
         return "null"
     kind = re.match(r"Invalid value assigned: (\w+) is not", message)

@@ -14,10 +14,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from kvhybrid.errors import InputError
+from kvhybrid.errors import InputError, print_error, wants_traceback
+from kvhybrid.hydra_app.arguments import flags_first
+from kvhybrid.hydra_app.completion import completion_script
 from kvhybrid.hydra_app.errors import explain
 from kvhybrid.hydra_app.schema import register_schema
 from kvhybrid.hydra_app.sweep import discard_sweep
+from kvhybrid.hydra_app.yaml_files import check_config_files
 from kvhybrid.run_folder import remove_empty
 
 Task = Callable[[DictConfig, Path, list[str]], None]
@@ -30,7 +33,12 @@ def launch(verb: str, task: Task, arguments: Sequence[str]) -> int:
     A job of a sweep that the user got wrong says so and the others go on. Returns the exit code: 0, or 2
     where a job was refused. Raises `InputError` where nothing can be composed; no folder is left behind then.
     """
+    arguments = flags_first(verb, arguments)
+    if script := completion_script(arguments):
+        print(script)
+        return 0
     register_schema()
+    check_config_files()
     jobs = _Jobs(verb, task)
     application = hydra.main(version_base="1.3", config_path="pkg://kvhybrid.conf", config_name=verb)
     try:
@@ -50,6 +58,7 @@ class _Jobs:
     def __init__(self, verb: str, task: Task) -> None:
         self._verb = verb
         self._task = task
+        self._with_traceback = wants_traceback()
         self.refused = False
         self.crashed = False
 
@@ -61,7 +70,7 @@ class _Jobs:
         except InputError as error:
             # Hydra would wrap what is raised here in a report of its own.
             self.refused = True
-            print(f"kvhybrid {self._verb}: {error}", file=sys.stderr)
+            print_error(self._verb, error, self._with_traceback)
             remove_empty(folder, below=Path.cwd())
         except Exception:
             self.crashed = True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from kvhybrid.settings.values import at_least
+
 
 @dataclass(kw_only=True)
 class LinearCost:
@@ -21,8 +23,7 @@ class LinearCost:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if getattr(self, field.name) < 0:
-                raise ValueError(f"cost.{field.name} must be 0 or more, found {getattr(self, field.name)}")
+            at_least(f"cost.{field.name}", getattr(self, field.name), 0)
         if not self.base:
             raise ValueError("cost.base must be more than 0 seconds, so that the clock moves on in every step")
 

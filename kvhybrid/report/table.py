@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvhybrid.cache.stats import MissCauses
+from kvhybrid.console import console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -134,7 +135,4 @@ def _print(table: Table) -> None:
 
 
 def _console() -> Console:
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=PLAIN_WIDTH)
+    return console() if console().is_terminal else console(width=PLAIN_WIDTH)

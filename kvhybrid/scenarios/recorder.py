@@ -13,6 +13,7 @@ from kvhybrid.cache.config import KVCacheConfig
 from kvhybrid.cache.coordinators.request_tables import RequestTables
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request
+from kvhybrid.files import output_file
 from kvhybrid.scenarios.file import write_scenarios
 from kvhybrid.scenarios.form import ScenarioStep
 from kvhybrid.scenarios.manager_config import config_of
@@ -39,8 +40,12 @@ class Recorder:
     """
 
     def __init__(self, path: Path, *, id: str = "recorded") -> None:
-        """``id`` becomes the scenario's."""
-        self.path = path
+        """``id`` becomes the scenario's.
+
+        Raises:
+            InputError: ``path`` is neither a regular file nor a new name.
+        """
+        self.path = output_file("record", path)
         self.is_recording = False
         self._manager: RecordingManager | None = None
         self._scenario: dict[str, Any] = {"id": id, "title": f"recorded calls of {id}"}

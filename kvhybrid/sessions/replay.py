@@ -23,6 +23,7 @@ from kvhybrid.run_folder import RunFolder
 from kvhybrid.scheduling.scheduler import CapacityError, Scheduler
 from kvhybrid.sessions.replay_settings import ReplaySettings
 from kvhybrid.sessions.replay_summary import ReplaySummary
+from kvhybrid.settings.values import MOST_BLOCKS, at_least
 from kvhybrid.tracking import Trackers
 
 
@@ -63,6 +64,7 @@ def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> Re
             max_in_flight_tokens=settings.scheduler.max_batched_tokens,
             hash_block_size=settings.pool.hash_block_size,
         )
+        at_least("the pool's number of blocks", plan.config.num_blocks, 2, MOST_BLOCKS)
         cache = KVCacheManager(
             plan.config,
             max_model_len=limit,
@@ -73,7 +75,7 @@ def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> Re
             eviction=settings.eviction.order,
             track_misses=settings.track_misses,
         )
-    except ValueError as error:
+    except (ValueError, MemoryError) as error:
         raise InputError(" ".join(str(error).split())) from error
     scheduler = Scheduler(
         cache,

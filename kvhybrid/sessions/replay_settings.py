@@ -11,7 +11,7 @@ from kvhybrid.replay.executor import OneByOne, OpenLoop
 from kvhybrid.replay.layers import CacheSettings
 from kvhybrid.replay.mooncake import MooncakeTrace
 from kvhybrid.settings.cache import EvictionSettings, PoolSettings, RetentionSettings, SchedulerSettings
-from kvhybrid.settings.values import MISSING
+from kvhybrid.settings.values import MISSING, at_least
 
 
 @dataclass(kw_only=True)
@@ -35,8 +35,7 @@ class ReplaySettings:
     """Name the cause of every token that was not hit."""
 
     def __post_init__(self) -> None:
-        if self.sample_every < 1:
-            raise ValueError(f"sample_every must be at least 1, found {self.sample_every}")
+        at_least("sample_every", self.sample_every, 1)
 
 
 def schema_nodes() -> Mapping[tuple[str | None, str], type[Any]]:

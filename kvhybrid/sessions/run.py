@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, is_dataclass
@@ -22,11 +23,15 @@ from kvhybrid.report.table import print_run
 from kvhybrid.run_folder import RunFolder
 from kvhybrid.scenarios.recorder import Recorder
 from kvhybrid.sessions.run_settings import RunSettings
+from kvhybrid.settings.values import MOST_TOKENS, at_least
 from kvhybrid.tracking import Trackers
 from kvhybrid.workloads import Traffic
 
 if TYPE_CHECKING:
     from kvhybrid.engine.engine import Engine
+
+NO_MEMORY = re.compile("allocate|out of memory|overflow")
+"""What torch says where a tensor does not fit: on a CPU it has no exception of its own for that."""
 
 
 def run(
@@ -45,6 +50,8 @@ def run(
     """
     place = RunFolder(folder)
     place.require_empty()
+    if settings.record is not None:
+        place.refuse_own("record", settings.record)
     recorder = _recorder(settings)
     engine = build_engine(settings, recorder.manager if recorder else KVCacheManager)
     quality = measure_quality(settings, engine)
@@ -66,6 +73,7 @@ def build_engine(settings: RunSettings, cache_manager: Callable[..., KVCacheMana
     try:
         settings.workload.prepare(settings.model.text_codec)
         longest = settings.workload.longest_request
+        at_least("workload: requests times the longest", settings.workload.num_requests * longest, 1, MOST_TOKENS)
         if _measures_quality(settings):
             longest = max(longest, settings.quality.longest_request)
         model = settings.model.build(settings.backends.choice())
@@ -99,6 +107,10 @@ def build_engine(settings: RunSettings, cache_manager: Callable[..., KVCacheMana
         )
     except (ValueError, OSError, ImportError) as error:
         raise InputError(" ".join(f"{error}{_quality_hint(settings, error)}".split())) from error
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not NO_MEMORY.search(str(error)):
+            raise
+        raise InputError(f"not enough memory for model and pool: {str(error).splitlines()[0]}") from error
 
 
 def _quality_hint(settings: RunSettings, error: Exception) -> str:
@@ -137,7 +149,7 @@ def _check_device(name: str) -> None:
     import torch
 
     try:
-        torch.empty(0, device=name)
+        torch.zeros(1, device=name).item()
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device: {name!r} cannot be used: {str(error).splitlines()[0]}") from error
 
@@ -158,10 +170,6 @@ def plain_settings(value: Any) -> Any:
 def _recorder(settings: RunSettings) -> Recorder | None:
     if settings.record is None:
         return None
-    if Path(settings.record).is_dir():
-        raise InputError(f"record must be a file to write, found a folder: {settings.record}")
-    if not Path(settings.record).resolve().parent.is_dir():
-        raise InputError(f"record: no such folder: {Path(settings.record).resolve().parent}")
     return Recorder(Path(settings.record), id=settings.name)
 
 

@@ -23,7 +23,7 @@ from kvhybrid.settings.model import (
     Llama4Settings,
     Qwen3NextSettings,
 )
-from kvhybrid.settings.values import MISSING, at_least
+from kvhybrid.settings.values import MISSING, MOST_SEED, at_least
 
 
 @dataclass(kw_only=True)
@@ -34,8 +34,7 @@ class SamplingSettings:
     top_k: int = 0
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ValueError(f"sampling.temperature must be 0 or more, found {self.temperature}")
+        at_least("sampling.temperature", self.temperature, 0)
         at_least("sampling.top_k", self.top_k, 0)
 
 
@@ -59,6 +58,9 @@ class RunSettings:
     device: str = "cpu"
     record: str | None = None
     """A file to write the cache manager's calls to, as a scenario."""
+
+    def __post_init__(self) -> None:
+        at_least("seed", self.seed, 0, MOST_SEED)
 
 
 def schema_nodes() -> Mapping[tuple[str | None, str], type[Any]]:

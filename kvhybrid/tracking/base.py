@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvhybrid.tracking.paths import without_folders
+
 
 class TrackerError(RuntimeError):
     """A tracker that cannot do its work; the message says why in one line."""
@@ -26,7 +28,8 @@ class Tracker(ABC):
 
     @abstractmethod
     def start(self, config: Mapping[str, Any], folder: Path) -> None:
-        """Begin: the whole configuration as plain data, and the run folder for what is kept in files."""
+        """Begin: the whole configuration as plain data, its paths cut to their last names, and the run folder for
+        what is kept in files."""
 
     @abstractmethod
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -46,7 +49,8 @@ class Trackers:
         """What went wrong, by the name of the tracker."""
 
     def start(self, config: Mapping[str, Any], folder: Path) -> None:
-        self._each(lambda tracker: tracker.start(config, folder))
+        shown = without_folders(config)
+        self._each(lambda tracker: tracker.start(shown, folder))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._each(lambda tracker: tracker.log(step, metrics))

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from kvhybrid.run_folder import finite, partial_name
-from kvhybrid.tracking.base import Tracker
+from kvhybrid.files import partial_name
+from kvhybrid.run_folder import OWN_FILES, finite
+from kvhybrid.tracking.base import Tracker, TrackerError
 
 
 @dataclass(kw_only=True)
@@ -19,12 +20,20 @@ class JsonLinesTracker(Tracker):
     file: str = "metrics.jsonl"
 
     def __post_init__(self) -> None:
+        hidden = not self.file or self.file.startswith(".")
+        if hidden or Path(self.file).name != self.file or self.file.lower() in OWN_FILES:
+            raise ValueError(
+                f"tracking.jsonl.file must be a name in the run folder and none of {', '.join(OWN_FILES)}, "
+                f"found {self.file!r}"
+            )
         self._lines: IO[str] | None = None
         self._place = Path()
 
     def start(self, config: Mapping[str, Any], folder: Path) -> None:
         self._place = folder / self.file
-        self._lines = partial_name(self._place).open("w", encoding="utf-8", buffering=1)
+        if self._place.exists():
+            raise TrackerError(f"{self._place} is there already")
+        self._lines = partial_name(self._place).open("x", encoding="utf-8", buffering=1)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         assert self._lines is not None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kvhybrid.tracking.base import Tracker, TrackerError
+from kvhybrid.tracking.paths import without_folders
 
 
 @dataclass(kw_only=True)
@@ -32,6 +33,7 @@ class WandbTracker(Tracker):
         except ImportError as error:
             raise TrackerError(f"wandb cannot be imported: {error}; choose tracking=jsonl") from error
         quiet = wandb.Settings(
+            host="",  # else wandb asks the machine for its name
             silent=True,
             quiet=True,
             console="off",
@@ -48,8 +50,8 @@ class WandbTracker(Tracker):
         mode: Any = os.environ.get("WANDB_MODE") or "offline"
         self._run = wandb.init(
             project=self.project,
-            name=self.name,
-            tags=self.tags,
+            name=without_folders(self.name),
+            tags=without_folders(self.tags),
             config=dict(config),
             dir=folder,
             mode=mode,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from kvhybrid.settings.values import at_least
+from kvhybrid.settings.values import MOST, MOST_SEED, at_least
 from kvhybrid.text.codec import TextCodec
 
 TokenIds = list[int]
@@ -85,8 +85,10 @@ class Workload(ABC):
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if type(value) is int:
-                at_least(f"workload.{field.name}", value, 0 if field.name == "seed" else 1)
+            if field.name == "seed":
+                at_least("workload.seed", value, 0, MOST_SEED)
+            elif type(value) in (int, float):
+                at_least(f"workload.{field.name}", value, 1 if type(value) is int else -MOST)
 
     def prepare(self, codec: Callable[[], TextCodec]) -> None:
         """Called once, before anything else is asked: a workload in words turns them into token ids here.

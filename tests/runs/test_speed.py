@@ -256,7 +256,8 @@ def test_a_peer_that_is_not_there_is_skipped_and_the_table_says_so(
 def test_a_trace_that_is_not_there_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--trace", "no/such/file"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("trace.path must be a file of JSON lines, found no ")
+    assert said.startswith("trace.path: ")
+    assert "no/such/file: cannot be read: No such file" in said
     assert said.count("\n") == 1
 
 

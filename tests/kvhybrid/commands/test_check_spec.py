@@ -230,7 +230,7 @@ class TestBrokenManagers:
         ),
         (
             ["tests.kvhybrid.conformance.broken_specs:Window", "--count", "0"],
-            "--count: found '0'; accepted: a whole number from 1 up",
+            "--count: found '0'; accepted: a whole number from 1 to 16,777,216",
         ),
         ([], "SPEC"),
     ],

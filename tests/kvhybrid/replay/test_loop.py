@@ -139,8 +139,8 @@ def test_the_times_to_first_token_are_summed_up_as_mean_median_and_p99() -> None
     ("build", "expected"),
     [
         (lambda: LinearCost(base=0.0), "cost.base must be more than 0"),
-        (lambda: LinearCost(context_token=-1.0), "cost.context_token must be 0 or more, found -1.0"),
-        (lambda: OpenLoop(time_scale=-0.5), "executor.time_scale must be 0 or more, found -0.5"),
+        (lambda: LinearCost(context_token=-1.0), "cost.context_token must be at least 0, found -1.0"),
+        (lambda: OpenLoop(time_scale=-0.5), "executor.time_scale must be at least 0, found -0.5"),
         (lambda: ReplaySettings(sample_every=0), "sample_every must be at least 1, found 0"),
     ],
 )

@@ -284,6 +284,13 @@ def test_a_tracker_that_fails_is_in_the_summary_and_the_run_goes_on(tmp_path: Pa
         ),
         ({"pool": PoolSettings(num_blocks=4)}, "blocks"),
         ({"model": Gemma3Settings(model_type="gemma9")}, "unknown model_type 'gemma9'"),
+        (
+            {"model": Gemma3Settings(vocab_size=1 << 24, hidden_size=1 << 24)},
+            "allocate memory",
+        ),
+        ({"pool": PoolSettings(num_blocks=None, memory="1000000GiB")}, "allocate memory"),
+        ({"device": "meta"}, "device: 'meta' cannot be used: "),
+        ({"device": "cpu:99999999999"}, "device: 'cpu:99999999999' cannot be used: "),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused_before_anything_is_written(
@@ -300,3 +307,12 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="must be new or empty"):
         run(settings(workload=Random(requests=1)), tmp_path)
     assert [place.name for place in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "summary.json", "outputs.jsonl", "hits.png"])
+def test_a_record_is_none_of_the_runs_own_files(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"record: the run itself writes {name} into its folder"):
+        run(settings(record=str(tmp_path / name)), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    run(settings(record=str(tmp_path / "calls.jsonl"), workload=Random(requests=1)), tmp_path)
+    assert (tmp_path / "calls.jsonl").is_file()

@@ -144,7 +144,7 @@ def test_a_model_of_bytes_needs_no_tokenizer(file: Path, tmp_path: Path) -> None
         (None, "prompts.txt: cannot be read: No such file or directory"),
         (b"", "prompts.txt: no prompt in it; accepted: one prompt a line"),
         (b"\n  \n", "prompts.txt: no prompt in it"),
-        (b"the \xff cat\n", "prompts.txt: byte 4 is not UTF-8"),
+        (b"the \xff cat\n", "prompts.txt: cannot be read: byte 4 is not UTF-8"),
         (
             b"short\n\n" + b"xyz" * 30,
             f"line 3 with workload.max_new_tokens=8 has 98 tokens, more than the {MAX_LEN} of the model",

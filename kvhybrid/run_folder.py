@@ -1,19 +1,28 @@
-"""The folder of one run. Every file is written beside its place and then renamed."""
+"""The folder of one run: who may fill it, and how the run in it ended.
+
+Every file is written beside its place and then renamed.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from kvhybrid.errors import InputError
+from kvhybrid.errors import InputError, OutputError
+
+SUMMARY = "summary.json"
+CLAIM = ".running"
+"""Locked by the process that fills the folder, for as long as it lives. Holds the overrides of the run."""
 
 
-def partial_name(place: Path) -> Path:
-    """Where a file is written until it is whole."""
-    return place.with_name(f".{place.name}.partial")
+class FolderTakenError(InputError):
+    """The folder belongs to another run, which must be left as it is."""
 
 
 class RunFolder:
@@ -21,19 +30,88 @@ class RunFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        self.unfinished = False
+        """Whether the run could not write its summary. Its claim then stays."""
+
+    @contextmanager
+    def claimed(self, overrides: Sequence[str] = ()) -> Iterator[None]:
+        """Make the folder if need be, and keep every other process out of it.
+
+        A folder that was made here and is still empty at the end is removed. The claim of a process that is killed
+        stays: `outcome` tells so.
+
+        Raises:
+            FolderTakenError: Another process fills the folder.
+            OutputError: The folder cannot be made.
+        """
+        ancestor = next(place for place in (self.path, *self.path.absolute().parents) if place.exists())
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            claim = self._claim()
+        except OSError as error:
+            raise OutputError(f"the run folder {self.path} cannot be made: {error.strerror}") from error
+        try:
+            with suppress(OSError):
+                os.write(claim, json.dumps(list(overrides)).encode())
+            yield
+        finally:
+            if not self.unfinished:
+                (self.path / CLAIM).unlink(missing_ok=True)
+            os.close(claim)
+            remove_empty(self.path, below=ancestor)
+
+    def _claim(self) -> int:
+        """The claim of the folder, open and locked."""
+        while True:
+            claim = os.open(self.path / CLAIM, os.O_RDWR | os.O_CREAT, 0o666)
+            if not _lock(claim):
+                os.close(claim)
+                raise FolderTakenError(f"another process is filling the run folder {self.path}")
+            if os.fstat(claim).st_nlink:  # else the process that held it has removed it meanwhile
+                os.ftruncate(claim, 0)
+                return claim
+            os.close(claim)
 
     def require_empty(self) -> None:
-        """Raise `InputError` where the folder already holds something."""
-        if self.path.is_dir() and any(self.path.iterdir()):
-            raise InputError(f"the run folder must be new or empty, found files in {self.path}")
+        """Raise `FolderTakenError` where the folder already holds something."""
+        if self._content():
+            raise FolderTakenError(f"the run folder must be new or empty, found files in {self.path}")
 
-    def create(self) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
+    def _content(self) -> list[Path]:
+        found = self.path.iterdir() if self.path.is_dir() else ()
+        return [place for place in found if place.name != CLAIM]
+
+    def outcome(self) -> dict[str, Any] | None:
+        """What ``summary.json`` says, or, of a run that has written none, its ``status`` and ``reason``.
+
+        The status is then ``running``, or ``failed`` for one that was killed. None where no run has been.
+        """
+        with suppress(FileNotFoundError, NotADirectoryError, ValueError):
+            summary: dict[str, Any] = json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
+            return summary
+        try:
+            with open(self.path / CLAIM, "rb") as claim:
+                overrides = _overrides(claim.read())
+                fcntl.flock(claim, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            return {"status": "running", "reason": "another process is filling the folder", "overrides": overrides}
+        reason = f"left no {SUMMARY}: it was killed, or its disk was full"
+        return {"status": "failed", "reason": reason, "overrides": overrides}
+
+    def clear(self) -> None:
+        """Remove what a run has left. Call it only while the folder is claimed."""
+        for place in self._content():
+            if place.is_dir() and not place.is_symlink():
+                shutil.rmtree(place)
+            else:
+                place.unlink()
 
     @contextmanager
     def beside(self, name: str) -> Iterator[Path]:
         """A path to write to; it becomes ``name`` if the block ends well and is removed if it does not."""
-        partial = partial_name(self.path / name)
+        partial = self.path / f".{name}.partial"
         try:
             yield partial
             partial.replace(self.path / name)
@@ -56,3 +134,22 @@ def remove_empty(folder: Path, *, below: Path) -> None:
             return
         folder.rmdir()
         folder = folder.parent
+
+
+def _overrides(claim: bytes) -> list[str]:
+    try:
+        return [str(override) for override in json.loads(claim)]
+    except ValueError:  # killed before it was written
+        return []
+
+
+def _lock(claim: int) -> bool:
+    """Whether no other process holds the lock. Some network file systems have none: there, only `require_empty`
+    keeps two runs apart."""
+    try:
+        fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True

@@ -32,7 +32,7 @@ class RunSummary:
 
     name: str
     status: str
-    """done, interrupted (Ctrl-C) or failed (an exception)."""
+    """done, interrupted (by a signal), refused (a mistake in what was asked for) or failed (anything else)."""
     groups: tuple[GroupDescription, ...]
     cache: CacheStats
     requests: int
@@ -46,6 +46,8 @@ class RunSummary:
     folder: Path
     overrides: tuple[str, ...] = ()
     """What the command line changed in the configuration."""
+    reason: str | None = None
+    """Why it was not done."""
     quality: Quality | None = None
     """How well the model predicted a text through this cache; None where that was not measured."""
 
@@ -70,11 +72,16 @@ class RunSummary:
             **(self.quality.metrics() if self.quality else {}),
         }
 
+    def objectives(self) -> dict[str, float]:
+        """Those figures that a sweep can optimize."""
+        return {name: value for name, value in self.figures().items() if isinstance(value, (int, float))}
+
     def to_json(self, tracking_failures: Mapping[str, str]) -> dict[str, Any]:
         """The content of ``summary.json``."""
         return {
             "name": self.name,
             **self.figures(),
+            **({"reason": self.reason} if self.reason else {}),
             "overrides": list(self.overrides),
             "groups": [vars(group) for group in self.groups],
             "tracking_failures": dict(tracking_failures),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -41,8 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name, rest = (given[0], given[1:]) if given else ("--help", [])
     with lasting_streams() as lost:
         code = _run_verb(name, rest)
-    for line in lost:
-        print(f"kvhybrid {name}: {line}", file=sys.stderr)
+    with suppress(OSError):  # stderr may be what is lost
+        for line in lost:
+            print(f"kvhybrid {name}: {line}", file=sys.stderr)
     return code or int(bool(lost))
 
 

@@ -28,3 +28,9 @@ def nearest(found: str, accepted: Iterable[str], prefix: str = "") -> str:
 def one_line(error: BaseException) -> str:
     """The message of ``error`` on one line; without one, the name of its class."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def described(error: BaseException) -> str:
+    """What to say of an error that nobody expected: its class and its message, on one line."""
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__

@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from kvhybrid.errors import InputError, OutputError, one_line
+from kvhybrid.errors import InputError, OutputError, described, one_line
 from kvhybrid.hydra_app.schema import plain, schemas_of
 from kvhybrid.interruption import NAMES, name_of, sigterm_raises
 from kvhybrid.report.summary import RunSummary
@@ -79,7 +79,7 @@ class Job:
             _mark(folder, "failed", one_line(error), overrides)
         except Exception as error:
             traceback.print_exc()
-            _mark(folder, "failed", f"{type(error).__name__}: {one_line(error)}", overrides)
+            _mark(folder, "failed", described(error), overrides)
         except KeyboardInterrupt as interrupt:
             _mark(folder, "interrupted", name_of(interrupt), overrides)
             raise

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Generic, TypeVar
 
-from kvhybrid.errors import InputError, OutputError, nearest, one_line
+from kvhybrid.errors import InputError, OutputError, described, nearest, one_line
 from kvhybrid.interruption import name_of, sigterm_raises
 from kvhybrid.report.history import History
 from kvhybrid.report.plot import plot_run
@@ -91,8 +91,8 @@ class Session(ABC, Generic[Summary]):
             except KeyboardInterrupt as interrupt:
                 status, reason = "interrupted", name_of(interrupt)
             except BaseException as error:
-                status = "refused" if isinstance(error, InputError) else "failed"
-                reason = one_line(error)
+                refused = isinstance(error, InputError)
+                status, reason = ("refused", one_line(error)) if refused else ("failed", described(error))
                 raise
             finally:
                 summary = self._close(status, reason, perf_counter() - began)

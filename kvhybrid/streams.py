@@ -63,7 +63,7 @@ def _occupy_closed_descriptors() -> None:
 def _like(stream: io.TextIOWrapper, raw: _Lasting) -> io.TextIOWrapper:
     stream.flush()
     return io.TextIOWrapper(
-        raw if stream.write_through else io.BufferedWriter(raw),  # type: ignore[arg-type]
+        raw if stream.write_through else io.BufferedWriter(raw),
         encoding=stream.encoding,
         errors=stream.errors,
         line_buffering=stream.line_buffering,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +24,24 @@ ROOT = Path(__file__).resolve().parents[3]
 TRACE = f"trace.path={ROOT}/tests/kvhybrid/replay/small_trace.jsonl"
 
 
-def launcher(name: str, package: str | None = None) -> Any:
-    missing = package is not None and find_spec(f"hydra_plugins.{package}") is None
-    return pytest.param(name, marks=pytest.mark.skipif(missing, reason=f"{package} is not installed"))
+def needs(distribution: str) -> pytest.MarkDecorator:
+    try:
+        missing = not version(distribution)
+    except PackageNotFoundError:
+        missing = True
+    return pytest.mark.skipif(missing, reason=f"{distribution} is not installed")
 
 
-BASIC = launcher("basic")
-JOBLIB = launcher("joblib", "hydra_joblib_launcher")
-SUBMITIT = launcher("submitit_local", "hydra_submitit_launcher")
-needs_joblib = pytest.mark.skipif(find_spec("hydra_plugins.hydra_joblib_launcher") is None, reason="no joblib")
-needs_optuna = pytest.mark.skipif(find_spec("hydra_plugins.hydra_optuna_sweeper") is None, reason="no optuna")
+needs_joblib = needs("hydra-joblib-launcher")
+needs_optuna = needs("hydra-optuna-sweeper")
+JOBLIB = pytest.param("joblib", marks=needs_joblib)
+SUBMITIT = pytest.param("submitit_local", marks=needs("hydra-submitit-launcher"))
+PAGE = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
+PLUG_INS = {"joblib": needs_joblib, "optuna": needs_optuna, "submitit_slurm": needs("hydra-submitit-launcher")}
+COMMANDS = [
+    pytest.param(command, marks=[PLUG_INS[name] for name in re.findall(r"hydra/\w+=(\w+)", command)])
+    for command in re.findall(r"^kvhybrid ((?:run|replay) .*-m .*)$", PAGE, re.MULTILINE)
+]
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +71,7 @@ def statuses(folder: Path) -> dict[str, str]:
     return {name: job["status"] for name, job in jobs_in(folder).items()}
 
 
-@pytest.mark.parametrize("name", [BASIC, JOBLIB])
+@pytest.mark.parametrize("name", ["basic", JOBLIB])
 def test_every_job_is_a_row_with_its_status_and_reason(
     name: str, plug_ins: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -238,3 +247,14 @@ def test_a_wrong_objective_is_refused_before_the_run(
     assert hint in captured.err
     assert captured.out == ""
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_sweep_on_the_page_composes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [re.sub(r"=(?:range\()?([^{[(,]+),.*", r"=\1", word) for word in shlex.split(command) if word != "-m"]
+    assert main([*words, "--cfg", "job"]) == 0
+    assert "objective: " in capsys.readouterr().out
+
+
+def test_the_page_is_read() -> None:
+    assert len(COMMANDS) > 5

@@ -123,6 +123,14 @@ def test_wandb_keeps_series_config_and_summary_offline(
     assert capfd.readouterr() == ("", "")
 
 
+def test_wandb_is_told_of_a_run_that_failed(tmp_path: Path) -> None:
+    tracking = Trackers({"wandb": WandbTracker()})
+    tracking.start({}, tmp_path)
+    tracking.finish({"status": "failed"})
+    assert tracking.failures == {}
+    assert wandb_file.exit_codes(tmp_path) == [1]
+
+
 def test_a_mode_in_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
     assert track({"wandb": WandbTracker()}, tmp_path).failures == {}

@@ -137,7 +137,8 @@ def _is_done(folder: RunFolder, invocation: Invocation) -> bool:
             if before is None or before["status"] != "done":  # it might have been done meanwhile
                 folder.clear()
                 return False
-    if (folder.path / "config.yaml").read_text(encoding="utf-8") != invocation.yaml():
+    config = folder.path / "config.yaml"
+    if not config.exists() or config.read_text(encoding="utf-8") != invocation.yaml():
         raise FolderTakenError(
             f"{folder.path} holds the result of another configuration; remove it, or choose another "
             f"hydra.sweep.dir"

@@ -204,14 +204,11 @@ def optimize(folder: Path, *words: str) -> int:
 
 
 @needs_optuna
-@pytest.mark.parametrize(
-    ("objective", "direction", "best"), [("hit_rate", "maximize", max), ("modelled/seconds", "minimize", min)]
-)
-def test_optuna_is_told_the_objective(objective: str, direction: str, best: Any, tmp_path: Path) -> None:
-    words = ["pool.num_blocks=range(20,60)", f"objective={objective}", f"hydra.sweeper.direction={direction}"]
+def test_optuna_is_told_the_objective(tmp_path: Path) -> None:
+    words = ["pool.num_blocks=range(20,60)", "objective=modelled/seconds", "hydra.sweeper.direction=minimize"]
     assert optimize(tmp_path, *words) == 0
     found = OmegaConf.load(tmp_path / "optimization_results.yaml")
-    assert found.best_value == best(job[objective] for job in jobs_in(tmp_path).values())
+    assert found.best_value == min(job["modelled/seconds"] for job in jobs_in(tmp_path).values())
     assert len(jobs_in(tmp_path)) == 3
 
 
@@ -220,7 +217,8 @@ def test_optuna_goes_on_past_a_trial_that_is_refused(tmp_path: Path) -> None:
     words = ["pool.num_blocks=choice(3,20,30)", "hydra.sweeper.direction=maximize"]
     assert optimize(tmp_path, *words) == 2
     assert {*statuses(tmp_path).values()} == {"done", "refused"}
-    assert OmegaConf.load(tmp_path / "optimization_results.yaml").best_value > 0
+    found = OmegaConf.load(tmp_path / "optimization_results.yaml")
+    assert found.best_value == max(job.get("hit_rate", 0) for job in jobs_in(tmp_path).values()) > 0
     before = {name: (tmp_path / name / "summary.json").stat() for name in statuses(tmp_path)}
     assert optimize(tmp_path, *words) == 2, "the same trials, and what was done is told again"
     done = [name for name, status in statuses(tmp_path).items() if status == "done"]

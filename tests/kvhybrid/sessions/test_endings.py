@@ -61,9 +61,14 @@ def wait_for(file: Path, running: subprocess.Popen[str]) -> None:
         time.sleep(0.01)
 
 
-@VERBS
 @pytest.mark.parametrize(
-    ("number", "code", "word"), [("SIGTERM", 143, "terminated"), ("SIGINT", 130, "interrupted")]
+    ("command", "number", "code", "word"),
+    [
+        (REPLAY, "SIGTERM", 143, "terminated"),
+        (REPLAY, "SIGINT", 130, "interrupted"),
+        (TINY, "SIGTERM", 143, "terminated"),
+    ],
+    ids=["SIGTERM-replay", "SIGINT-replay", "SIGTERM-run"],
 )
 def test_a_signal_ends_it_in_order(
     command: list[str], number: str, code: int, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -162,8 +167,11 @@ def disk_for_files_of(num_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
 
-@VERBS
-@pytest.mark.parametrize("has_summary", [True, False])
+@pytest.mark.parametrize(
+    ("command", "has_summary"),
+    [(REPLAY, True), (REPLAY, False), (TINY, False)],
+    ids=["replay-summary-fits", "replay", "run"],
+)
 def test_a_full_disk_is_named_and_the_figures_are_printed(
     command: list[str], has_summary: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,6 +31,6 @@ def one_line(error: BaseException) -> str:
 
 
 def described(error: BaseException) -> str:
-    """What to say of an error that nobody expected: its class and its message, on one line."""
+    """An unexpected error on one line: its class and its message."""
     said = " ".join(str(error).split())
     return f"{type(error).__name__}: {said}" if said else type(error).__name__

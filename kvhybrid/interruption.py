@@ -28,9 +28,9 @@ def exit_code(interrupt: KeyboardInterrupt) -> int:
 
 @contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """Let the first SIGTERM raise `Terminated`; those after it are ignored, so that it can end in order.
+    """Let the first SIGTERM raise `Terminated`, and ignore later ones while the run ends.
 
-    A handler that somebody else installed, such as submitit's, is left alone. Only a main thread can have one.
+    A handler that is already installed, such as submitit's, stays. Outside the main thread, nothing is installed.
     """
     if threading.current_thread() is not threading.main_thread() or (
         signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL

@@ -147,7 +147,7 @@ def _is_done(folder: RunFolder, invocation: Invocation) -> bool:
 
 
 def _mark(folder: RunFolder, status: str, reason: str, overrides: tuple[str, ...]) -> None:
-    """Leave a summary of a job that has not even got as far as to write one."""
+    """Write the summary of a job that ended before it wrote one."""
     try:
         with folder.claimed(overrides):
             if not (folder.path / SUMMARY).exists():

@@ -32,7 +32,7 @@ class Run:
         at("finish")
 
 def Settings(**values):
-    print("what wandb prints is nobody's answer")
+    print("what wandb prints is no answer to the run")
 
 def init(**values):
     at("init")

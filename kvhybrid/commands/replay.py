@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvhybrid.hydra_app.choices import list_choices
+
+if TYPE_CHECKING:
+    from kvhybrid.sessions.invocation import Invocation
+    from kvhybrid.sessions.replay_summary import ReplaySummary
 
 GROUPS = ("trace", "cache", "executor", "cost", "pool", "scheduler", "eviction", "retention", "tracking")
 
@@ -49,15 +53,12 @@ def main(arguments: Sequence[str]) -> int:
     return launch("replay", _replay, arguments)
 
 
-def _replay(config: Any, folder: Path, overrides: list[str]) -> None:
-    from kvhybrid.hydra_app.schema import plain, read_config
+def _replay(config: Any, folder: Path, invocation: Invocation) -> ReplaySummary:
+    from kvhybrid.hydra_app.schema import read_config
     from kvhybrid.replay.executor import Executor
     from kvhybrid.replay.trace import Trace
     from kvhybrid.sessions.replay import replay
     from kvhybrid.sessions.replay_settings import ReplaySettings
 
     settings = read_config(config, ReplaySettings, {"trace": Trace, "executor": Executor})
-    summary = replay(settings, folder, config=plain(config), overrides=overrides)
-    print(folder)
-    if summary.status == "interrupted":
-        raise KeyboardInterrupt  # what was found is safe; now the sweep, if it is one, ends too
+    return replay(settings, folder, invocation)

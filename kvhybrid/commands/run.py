@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvhybrid.hydra_app.choices import list_choices
+
+if TYPE_CHECKING:
+    from kvhybrid.report.summary import RunSummary
+    from kvhybrid.sessions.invocation import Invocation
 
 GROUPS = ("model", "workload", "pool", "scheduler", "eviction", "retention", "quality", "tracking", "experiment")
 
@@ -46,14 +50,11 @@ def main(arguments: Sequence[str]) -> int:
     return launch("run", _run, arguments)
 
 
-def _run(config: Any, folder: Path, overrides: list[str]) -> None:
-    from kvhybrid.hydra_app.schema import plain, read_settings
+def _run(config: Any, folder: Path, invocation: Invocation) -> RunSummary:
+    from kvhybrid.hydra_app.schema import read_settings
 
     settings = read_settings(config)
 
     from kvhybrid.sessions.run import run
 
-    summary = run(settings, folder, config=plain(config), overrides=overrides)
-    print(folder)
-    if summary.status == "interrupted":
-        raise KeyboardInterrupt  # what was found is safe; now the sweep, if it is one, ends too
+    return run(settings, folder, invocation)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import types
-from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
+
+from kvhybrid.errors import nearest
 
 MOST_SHOWN = 60
 """Characters of a value that a refusal repeats."""
@@ -44,14 +44,6 @@ def explain(error: BaseException) -> str:
     if isinstance(cause, OmegaConfBaseException):
         return _place(str(error)) + (_explain_key(cause) or _one_line(cause.msg or str(cause)))
     return _one_line(str(error))
-
-
-def nearest(found: str, accepted: Iterable[str], prefix: str = "") -> str:
-    """``; did you mean …? accepted: …`` for a name that is not among ``accepted``."""
-    accepted = list(accepted)
-    close = difflib.get_close_matches(found, accepted, n=1)
-    hint = f"; did you mean {prefix}{close[0]}?" if close else ";"
-    return f"{hint} accepted: {', '.join(accepted) or 'nothing'}"
 
 
 def _explain_key(error: OmegaConfBaseException) -> str | None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
-from hydra.core.config_store import ConfigStore
+from hydra.core.config_store import ConfigNode, ConfigStore
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from kvhybrid.errors import InputError
-from kvhybrid.hydra_app.errors import explain, nearest
+from kvhybrid.errors import InputError, nearest
+from kvhybrid.hydra_app.errors import explain
 from kvhybrid.sessions.run_settings import RunSettings, schema_nodes
 from kvhybrid.settings.model import ModelSettings
 from kvhybrid.tracking import Tracker
@@ -59,9 +59,34 @@ def read_config(config: DictConfig, kind: type[Settings], parts: Mapping[str, ty
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
-    """``config`` as dicts, lists and values."""
-    content: dict[str, Any] = OmegaConf.to_container(config)
+    """``config`` as plain data with every reference resolved. Raises `InputError` for one that leads nowhere."""
+    try:
+        content: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        raise InputError(explain(error)) from error
     return content
+
+
+def schemas_of(config: DictConfig, place: str = "") -> Iterator[str]:
+    """Defaults-list entries for the classes that the parts of ``config`` have from Hydra's store, by package."""
+    stored = {OmegaConf.get_type(node.node): path for path, node in _stored(ConfigStore.instance().repo)}
+    for key in config:
+        part = None if OmegaConf.is_missing(config, key) else config._get_node(key)
+        if isinstance(part, DictConfig):
+            path = stored.get(OmegaConf.get_type(part))
+            if path is not None:
+                yield f"{path}@{place}{key}"
+            yield from schemas_of(part, f"{place}{key}.")
+
+
+def _stored(folder: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, ConfigNode]]:
+    """Every schema in Hydra's store, with its absolute name."""
+    for name, entry in folder.items():
+        if isinstance(entry, ConfigNode):
+            if is_dataclass(OmegaConf.get_type(entry.node)):
+                yield f"{place}/{name.removesuffix('.yaml')}", entry
+        else:
+            yield from _stored(entry, f"{place}/{name}")
 
 
 def _build(config: DictConfig, key: str, wanted: type[Any]) -> Any:

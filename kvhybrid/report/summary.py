@@ -32,7 +32,7 @@ class RunSummary:
 
     name: str
     status: str
-    """done, interrupted (Ctrl-C) or failed (an exception)."""
+    """done, interrupted (by a signal), refused (a mistake in what was asked for) or failed (anything else)."""
     groups: tuple[GroupDescription, ...]
     cache: CacheStats
     requests: int
@@ -48,6 +48,8 @@ class RunSummary:
     """What the command line changed in the configuration."""
     failures: Mapping[str, str] = field(default_factory=dict)
     """The requests that ended with an error, and the error."""
+    reason: str | None = None
+    """Why it was not done."""
     quality: Quality | None = None
     """How well the model predicted a text through this cache; None where that was not measured."""
 
@@ -73,11 +75,16 @@ class RunSummary:
             **(self.quality.metrics() if self.quality else {}),
         }
 
+    def objectives(self) -> dict[str, float]:
+        """Those figures that a sweep can optimize."""
+        return {name: value for name, value in self.figures().items() if isinstance(value, (int, float))}
+
     def to_json(self, tracking_failures: Mapping[str, str]) -> dict[str, Any]:
         """The content of ``summary.json``."""
         return {
             "name": self.name,
             **self.figures(),
+            **({"reason": self.reason} if self.reason else {}),
             "overrides": list(self.overrides),
             "request_failures": dict(self.failures),
             "groups": [vars(group) for group in self.groups],

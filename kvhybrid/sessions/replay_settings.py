@@ -29,6 +29,8 @@ class ReplaySettings:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     tracking: dict[str, Any] = field(default_factory=dict)
     name: str = "replay"
+    objective: str = "hit_rate"
+    """The figure of the summary that a sweeper such as optuna is told."""
     sample_every: int = 100
     """Steps between two lines of metrics."""
     track_misses: bool = True

@@ -54,6 +54,8 @@ class RunSettings:
     backends: BackendSettings = field(default_factory=BackendSettings)
     tracking: dict[str, Any] = field(default_factory=dict)
     name: str = "run"
+    objective: str = "hit_rate"
+    """The figure of the summary that a sweeper such as optuna is told."""
     seed: int = 0
     device: str = "cpu"
     record: str | None = None

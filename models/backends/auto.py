@@ -68,6 +68,10 @@ class _Auto(Backend):
         self.chosen.check_cache(layer, cache)
 
     @property
+    def running(self) -> Backend:
+        return self.chosen or self
+
+    @property
     def plan_key(self) -> Hashable:
         key: Hashable = self.chosen.plan_key
         return key

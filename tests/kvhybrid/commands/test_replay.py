@@ -7,8 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,8 @@ from kvhybrid.replay.layers import CacheSettings, LayerSettings
 from kvhybrid.replay.mooncake import MooncakeTrace
 from kvhybrid.sessions.replay import replay
 from kvhybrid.sessions.replay_settings import ReplaySettings
-from kvhybrid.tracking import JsonLinesTracker, Tracker
+from kvhybrid.tracking import JsonLinesTracker
+from tests.kvhybrid.sessions.stopping import Stopping
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALL = Path(__file__).parents[1] / "replay" / "small_trace.jsonl"
@@ -53,6 +52,7 @@ def test_it_fills_a_folder_prints_it_last_and_never_imports_torch(tmp_path: Path
         "config.yaml",
         "hits.png",
         "metrics.jsonl",
+        "provenance.json",
         "summary.json",
     }
     assert (folder / "hits.png").read_bytes().startswith(b"\x89PNG")
@@ -141,31 +141,16 @@ def test_a_mistake_in_the_trace_names_file_line_and_key(
     assert [place.name for place in tmp_path.iterdir()] == ["bad.jsonl"]
 
 
-@dataclass(kw_only=True)
-class Stopping(Tracker):
-    """Presses Ctrl-C at the second line."""
-
-    def start(self, config: Mapping[str, Any], folder: Path) -> None:
-        self.lines = 0
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.lines += 1
-        if self.lines == 2:
-            raise KeyboardInterrupt
-
-    def finish(self, summary: Mapping[str, Any]) -> None: ...
-
-
 def test_an_interrupted_replay_keeps_what_it_found(tmp_path: Path) -> None:
     settings = ReplaySettings(
         trace=MooncakeTrace(path=str(SMALL)),
         executor=OneByOne(),
         cache=CacheSettings(layers=[LayerSettings(spec="full")]),
-        tracking={"jsonl": JsonLinesTracker(), "stop": Stopping()},
+        tracking={"jsonl": JsonLinesTracker(), "stop": Stopping(how="KeyboardInterrupt")},
         sample_every=10,
     )
     settings.pool.num_blocks = 1000
-    summary = replay(settings, tmp_path, config={"name": "interrupted"})
+    summary = replay(settings, tmp_path)
     assert summary.status == "interrupted"
     lines, written = content(tmp_path)
     assert (len(lines), written["status"], written["steps"]) == (2, "interrupted", 20)

@@ -128,7 +128,7 @@ def test_what_hydra_writes_before_a_run_does_not_stop_it(
     folders = [f"hydra.run.dir={tmp_path}/0", f"hydra.sweep.dir={tmp_path}"]
     assert main(["replay", TRACE, "trace.limit=2", choice, *folders, *sweeping]) == 0
     names = {place.name for place in (tmp_path / "0").iterdir()}
-    assert names == {written, "config.yaml", "hits.png", "metrics.jsonl", "summary.json"}
+    assert names == {written, "config.yaml", "provenance.json", "hits.png", "metrics.jsonl", "summary.json"}
 
 
 def test_a_log_or_a_folder_of_anyone_else_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

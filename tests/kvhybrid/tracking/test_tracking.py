@@ -65,15 +65,12 @@ def test_json_lines_hold_every_figure_of_every_step(tmp_path: Path) -> None:
     assert lines(tmp_path)[0]["group/sliding_window.0/own_hit_rate"] == 0.2
 
 
-def test_json_lines_have_their_name_only_when_whole(tmp_path: Path) -> None:
+def test_json_lines_can_be_read_while_the_run_goes_on(tmp_path: Path) -> None:
     tracker = JsonLinesTracker()
     tracker.start({}, tmp_path)
-    tracker.log(1, metrics(1))
-    (partial,) = tmp_path.iterdir()
-    assert partial.name == ".metrics.jsonl.partial"
-    assert json.loads(partial.read_text())["step"] == 1
-    tracker.finish({})
-    assert [place.name for place in tmp_path.iterdir()] == ["metrics.jsonl"]
+    for number in (1, 2):
+        tracker.log(number, metrics(number))
+        assert lines(tmp_path)[-1] == {"step": number, **metrics(number)}
 
 
 @pytest.mark.parametrize("at", ["start", "log", "finish"])
@@ -96,11 +93,12 @@ def test_a_tracker_may_say_what_is_wrong_in_its_own_words(tmp_path: Path) -> Non
 def test_a_missing_wandb_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
+    (tmp_path / "wandb.py").write_text("raise ImportError('not for this Python')")
+    monkeypatch.syspath_prepend(tmp_path)
     track({"wandb": WandbTracker(), "jsonl": JsonLinesTracker()}, tmp_path)
     (line,) = capsys.readouterr().err.splitlines()
     assert "tracking.wandb" in line
-    assert "choose tracking=jsonl" in line
+    assert "wandb cannot be imported: not for this Python; choose tracking=jsonl" in line
     assert len(lines(tmp_path)) == 3
 
 
@@ -126,6 +124,14 @@ def test_wandb_keeps_series_config_and_summary_offline(
         assert found["group/full/hit_rate"] == metrics(3)["group/full/hit_rate"]
         assert wandb_file.exit_codes(folder) == [0]
     assert capfd.readouterr() == ("", "")
+
+
+def test_wandb_is_told_of_a_run_that_failed(tmp_path: Path) -> None:
+    tracking = Trackers({"wandb": WandbTracker()})
+    tracking.start({}, tmp_path)
+    tracking.finish({"status": "failed"})
+    assert tracking.failures == {}
+    assert wandb_file.exit_codes(tmp_path) == [1]
 
 
 def test_a_mode_in_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import which form runs.
 """
 
 import sys
+from glob import glob
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import source_hash
 from pathlib import Path
@@ -12,17 +13,45 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+# Optional: if it cannot be compiled, kvhybrid.managers.kernel.plain does the same in numpy.
+KERNEL = Extension(
+    "kvhybrid.managers.kernel._native",
+    sorted(glob("managers/kernel/*.c")),
+    depends=sorted(glob("managers/kernel/*.h")),
+    optional=True,
+)
+
 HOT = {
-    "kvhybrid.cache": ("blocks", "counters", "event_log", "hashing", "manager", "misses", "request"),
-    "kvhybrid.cache.coordinators": ("base", "hybrid", "no_prefix_cache", "roll_back", "step", "unitary"),
+    "kvhybrid.cache": (
+        "blocks",
+        "event_log",
+        "extra_keys",
+        "hashing",
+        "manager",
+        "misses",
+        "request",
+        "stats_collector",
+    ),
+    "kvhybrid.cache.coordinators": (
+        "allocation",
+        "base",
+        "groups",
+        "hybrid",
+        "no_prefix_cache",
+        "request_tables",
+        "roll_back",
+        "unitary",
+        "whole_request",
+    ),
     "kvhybrid.managers": (
         "arrays",
         "base",
+        "cached_prefix",
         "chunked_local",
         "cross",
         "full",
+        "growth",
         "mamba",
-        "residency",
         "search",
         "sliding_window",
         "suffix",
@@ -87,4 +116,4 @@ SOURCES = manifest()
 """Before mypyc reads them: whoever saves one meanwhile has not had it compiled."""
 # Other commands, such as those that ask for the metadata, need not wait for mypyc.
 BUILDS = {"bdist_wheel", "build", "build_ext", "editable_wheel", "install"}
-setup(ext_modules=compiled() if BUILDS & {*sys.argv} else [], cmdclass={"build_ext": BuildCompiled})
+setup(ext_modules=[KERNEL, *(compiled() if BUILDS & {*sys.argv} else [])], cmdclass={"build_ext": BuildCompiled})

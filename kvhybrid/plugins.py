@@ -7,8 +7,6 @@ This is the lowest floor: it imports nothing of kvhybrid but its error, so specs
 from __future__ import annotations
 
 import logging
-import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +31,10 @@ log = logging.getLogger(__name__)
 
 class PluginError(InputError):
     """A plug-in that is unknown, whose name is taken, or that cannot be loaded."""
+
+
+class UnknownPluginError(PluginError):
+    """A name that no plug-in is registered under; the message lists the known ones."""
 
 
 @dataclass(frozen=True)
@@ -171,9 +173,9 @@ class Registry(Generic[T]):
             raise PluginError(_taken(self.noun, *claims[:2]))
         return claims[0]
 
-    def _unknown(self, name: str, *others: str) -> PluginError:
+    def _unknown(self, name: str, *others: str) -> UnknownPluginError:
         accepted = ", ".join((*self.names(), *others))
-        return PluginError(f"unknown {self.noun} {name!r}; accepted: {accepted or 'nothing'}")
+        return UnknownPluginError(f"unknown {self.noun} {name!r}; accepted: {accepted or 'nothing'}")
 
     def _load(self, entry: Entry) -> type[T]:
         said = f"{self.noun} {entry.name!r}"
@@ -208,12 +210,6 @@ def resolve(target: str) -> Any:
     for part in attribute.split("."):
         found = getattr(found, part)
     return found
-
-
-def search_current_folder() -> None:
-    """Let ``module:Class`` find modules in the current folder first, as ``python -m`` does."""
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
 
 
 def path_of(cls: type[Any]) -> str:

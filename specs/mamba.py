@@ -35,6 +35,11 @@ class MambaSpec(SuffixSpec):
                 f"{type(self).__name__}: {len(self.shapes)} shapes, {len(self.dtypes)} dtypes and "
                 f"{len(self.names)} names; there must be as many of each"
             )
+        for shape in self.shapes:
+            if not shape or not all(type(size) is int and size >= 1 for size in shape):
+                raise ValueError(
+                    f"{type(self).__name__}: a shape must have whole numbers of at least 1, found {shape}"
+                )
 
     def first(self, p: int) -> int:
         return max(0, p - 1)
@@ -42,6 +47,9 @@ class MambaSpec(SuffixSpec):
     def page_parts(self) -> tuple[PagePart, ...]:
         names = self.names or tuple(f"state{i}" for i in range(len(self.shapes)))
         return tuple(PagePart(*part) for part in zip(names, self.shapes, self.dtypes, strict=True))
+
+    def release_cycle(self, block_size: int) -> tuple[int, int] | None:
+        return block_size, 0
 
     def admission_blocks(
         self, max_in_flight_tokens: int, max_model_len: int, block_size: int | None = None

@@ -59,11 +59,11 @@ SIGNATURES: dict[str, dict[Callable[..., Any], str]] = {
 }
 """Keys of ``kvhybrid run``, and the arguments that say the same in Python."""
 OTHER_ARGUMENTS = {
-    Engine: {"model", "max_encoder_tokens", "track_misses", "eos_token_id"},
+    Engine: {"model", "max_encoder_tokens", "track_misses", "eos_token_id", "cache_manager"},
     KVCacheManager: {"config", "max_model_len", "max_in_flight_tokens", "record_events", "residency_clock"}
     | {"track_misses"},  # the cache manager by itself measures nothing unless it is told to
-    BaseScheduler: {"cache", "eos_token_id"},
-    Scheduler: {"cache", "eos_token_id"},
+    BaseScheduler: {"cache", "end_token_ids"},
+    Scheduler: {"cache", "end_token_ids"},
 }
 """Arguments without a key, or without a default."""
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kvhybrid.hydra_app.choices import list_choices, list_names
-from kvhybrid.plugins import search_current_folder
 from kvhybrid.specs import registry as specs
+
+if TYPE_CHECKING:
+    from kvhybrid.sessions.invocation import Invocation
+    from kvhybrid.sessions.replay_settings import ReplaySettings
+    from kvhybrid.sessions.replay_summary import ReplaySummary
 
 GROUPS = ("trace", "cache", "executor", "cost", "pool", "scheduler", "eviction", "retention", "tracking")
 
@@ -38,7 +42,10 @@ other options:
   --cfg job           print the composed config and stop
   --config-dir DIR    add a folder with groups and choices of your own
   hydra.searchpath=[pkg://PACKAGE.conf]   the same, from an installed package
-  --hydra-help        all that Hydra offers"""
+  --hydra-help        all that Hydra offers
+  -sc install=bash    completion of groups, choices and keys: eval "$(kvhybrid replay -sc install=bash)"
+
+Modules that a value names are searched in the current folder too. HYDRA_FULL_ERROR=1 shows tracebacks."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -47,18 +54,12 @@ def main(arguments: Sequence[str]) -> int:
         print(HELP.format(choices=list_choices(GROUPS), names=list_names(NAMED)))
         return 0
     from kvhybrid.hydra_app.launch import launch
-
-    search_current_folder()
-    return launch("replay", _replay, arguments)
-
-
-def _replay(config: Any, folder: Path, overrides: list[str]) -> None:
-    from kvhybrid.hydra_app.schema import plain, read_config
-    from kvhybrid.sessions.replay import replay
     from kvhybrid.sessions.replay_settings import ReplaySettings
 
-    settings = read_config(config, ReplaySettings)
-    summary = replay(settings, folder, config=plain(config), overrides=overrides)
-    print(folder)
-    if summary.status == "interrupted":
-        raise KeyboardInterrupt  # what was found is safe; now the sweep, if it is one, ends too
+    return launch("replay", ReplaySettings, _replay, arguments)
+
+
+def _replay(settings: ReplaySettings, folder: Path, invocation: Invocation) -> ReplaySummary:
+    from kvhybrid.sessions.replay import replay
+
+    return replay(settings, folder, invocation)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvhybrid.hydra_app.choices import list_choices, list_names
 from kvhybrid.models.backends import attention_backends, mamba2_backends, mamba_backends
 from kvhybrid.models.families import families
-from kvhybrid.plugins import Registry, search_current_folder
+from kvhybrid.plugins import Registry
+
+if TYPE_CHECKING:
+    from kvhybrid.report.summary import RunSummary
+    from kvhybrid.sessions.invocation import Invocation
+    from kvhybrid.sessions.run_settings import RunSettings
 
 GROUPS = ("model", "workload", "pool", "scheduler", "eviction", "retention", "quality", "tracking", "experiment")
 
@@ -44,7 +49,10 @@ other options:
   --cfg job           print the composed config and stop
   --config-dir DIR    add a folder with groups and choices of your own
   hydra.searchpath=[pkg://PACKAGE.conf]   the same, from an installed package
-  --hydra-help        all that Hydra offers"""
+  --hydra-help        all that Hydra offers
+  -sc install=bash    completion of groups, choices and keys: eval "$(kvhybrid run -sc install=bash)"
+
+Modules that a value names are searched in the current folder too. HYDRA_FULL_ERROR=1 shows tracebacks."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -53,20 +61,12 @@ def main(arguments: Sequence[str]) -> int:
         print(HELP.format(choices=list_choices(GROUPS), names=list_names(NAMED)))
         return 0
     from kvhybrid.hydra_app.launch import launch
-
-    search_current_folder()
-    return launch("run", _run, arguments)
-
-
-def _run(config: Any, folder: Path, overrides: list[str]) -> None:
-    from kvhybrid.hydra_app.schema import plain, read_config
     from kvhybrid.sessions.run_settings import RunSettings
 
-    settings = read_config(config, RunSettings)
+    return launch("run", RunSettings, _run, arguments)
 
+
+def _run(settings: RunSettings, folder: Path, invocation: Invocation) -> RunSummary:
     from kvhybrid.sessions.run import run
 
-    summary = run(settings, folder, config=plain(config), overrides=overrides)
-    print(folder)
-    if summary.status == "interrupted":
-        raise KeyboardInterrupt  # what was found is safe; now the sweep, if it is one, ends too
+    return run(settings, folder, invocation)

@@ -38,7 +38,7 @@ def list_names(registries: Mapping[str, Registry[Any]]) -> str:
 def _files(group: str) -> Iterator[tuple[str, str]]:
     for place in files("kvhybrid.conf").joinpath(group).iterdir():
         if place.name.endswith(".yaml"):
-            yield place.name.removesuffix(".yaml"), _first_comment(place.read_text())
+            yield place.name.removesuffix(".yaml"), _first_comment(place.read_text(encoding="utf-8"))
 
 
 def _plugins(registry: Registry[Any]) -> Iterator[tuple[str, str]]:

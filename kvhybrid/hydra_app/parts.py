@@ -38,7 +38,7 @@ PARTS: Mapping[str, Part] = {
     "scheduler": Part(
         schedulers,
         SchedulerSettings,
-        frozenset(("cache", "max_batched_tokens", "max_num_seqs", "eos_token_id")),
+        frozenset(("cache", "max_batched_tokens", "max_num_seqs", "end_token_ids")),
     ),
     "eviction": Part(orders, EvictionSettings, frozenset(("release_of",))),
     "retention": Part(

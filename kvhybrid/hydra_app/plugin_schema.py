@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError  # type: ignore[import-untyped]
+from yaml import YAMLError
 
 from kvhybrid.hydra_app.parts import PARTS, Part
 from kvhybrid.plugins import PluginError, path_of

@@ -10,8 +10,8 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from kvhybrid.errors import InputError
-from kvhybrid.hydra_app.errors import explain, nearest
+from kvhybrid.errors import InputError, nearest
+from kvhybrid.hydra_app.errors import explain
 from kvhybrid.hydra_app.parts import PARTS, Part
 from kvhybrid.hydra_app.plugin_schema import MISSING_VALUE, Parameter, make_schema, of_dataclass, schema_of
 from kvhybrid.hydra_app.plugin_source import register_plugins

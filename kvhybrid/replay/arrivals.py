@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kvhybrid.replay.trace import TraceRequest
+from kvhybrid.settings.values import at_least
 
 
 class Arrival(NamedTuple):
@@ -63,8 +64,7 @@ class OpenLoop(ArrivalProcess):
     time_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.time_scale < 0:
-            raise ValueError(f"executor.time_scale must be 0 or more, found {self.time_scale}")
+        at_least("executor.time_scale", self.time_scale, 0)
 
     def arrivals(self, requests: Sequence[TraceRequest]) -> Arrivals:
         ordered = sorted(requests, key=lambda request: request.seconds)

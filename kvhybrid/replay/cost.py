@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 
+from kvhybrid.settings.values import at_least
+
 
 class CostModel(ABC):
     """How long a step takes, on the modelled clock.
@@ -37,8 +39,7 @@ class LinearCost(CostModel):
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if getattr(self, field.name) < 0:
-                raise ValueError(f"cost.{field.name} must be 0 or more, found {getattr(self, field.name)}")
+            at_least(f"cost.{field.name}", getattr(self, field.name), 0)
         if not self.base:
             raise ValueError("cost.base must be more than 0 seconds, so that the clock moves on in every step")
 

@@ -51,6 +51,9 @@ DEFAULTS: Mapping[str, Any] = {
     "dcp": 1,
     "eviction": "lru",
 }
+MOST_PAGE_BYTES = 1 << 40
+FIELDS: Mapping[str, Value] = {"int": SIZE, "int | None": or_null(whole(0, MOST_PAGE_BYTES)), "str": NAME}
+"""What a field of a spec may hold, by its type; of any other type the spec says so itself."""
 MAMBA_MODES = {"align": "mamba", "none": "private_state"}
 """The kind of spec behind each ``mode`` of a Mamba group."""
 
@@ -73,9 +76,13 @@ def spec_of(group: Mapping[str, Any], where: str = "group") -> KVCacheSpec:
         raise UnsupportedScenarioError(f"{where}: {error}") from None
     _check_fields(where, given, spec)
     try:
-        return spec(**{name: _frozen(value) for name, value in given.items()})
+        built = spec(**{name: _frozen(value) for name, value in given.items()})
+        page_bytes = built.page_bytes
     except (TypeError, ValueError) as error:
         raise ScenarioError(f"{where}: {error}") from None
+    if page_bytes > MOST_PAGE_BYTES:
+        raise ScenarioError(f"{where}: a page of {page_bytes:,} bytes; accepted: at most {MOST_PAGE_BYTES:,}")
+    return built
 
 
 def _check_fields(where: str, given: Mapping[str, Any], spec: type[KVCacheSpec]) -> None:
@@ -83,8 +90,9 @@ def _check_fields(where: str, given: Mapping[str, Any], spec: type[KVCacheSpec])
     for name, value in given.items():
         if name not in known:
             raise ScenarioError(f"{where}: unknown key {name!r}; accepted: spec, {listed(known)}")
-        if known[name].type == "int" and not SIZE.fits(value):
-            raise ScenarioError(f"{where}: {name} = {shortened(value)}; accepted: {SIZE.accepted}")
+        accepted = FIELDS.get(str(known[name].type))
+        if accepted is not None and not accepted.fits(value):
+            raise ScenarioError(f"{where}: {name} = {shortened(value)}; accepted: {accepted.accepted}")
     for name, field in known.items():
         if name not in given and field.default is MISSING and field.default_factory is MISSING:
             raise ScenarioError(f"{where}: the key {name!r} is missing")

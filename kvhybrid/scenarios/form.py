@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+ScenarioStep: TypeAlias = dict[str, Any]
+"""One of a scenario's ``steps``: what to do, with which arguments, and what to expect."""
 MOST_TOKENS = 1 << 24
 """Tokens, blocks or slots that a scenario may ask for; a larger number is a slip of the pen."""
 
@@ -58,7 +60,7 @@ NAME = Value("text that is not empty", lambda found: type(found) is str and foun
 FLAG = Value("true or false", lambda found: type(found) is bool)
 COUNT = whole(0)
 SIZE = whole(1)
-NUMBER = Value("a number", lambda found: type(found) in (int, float))
+NUMBER = Value("a number", lambda found: type(found) in (int, float) and abs(found) <= MOST_TOKENS)
 RUNS = Value("runs of token ids, [[first, count], …], numbers from 0 up", is_runs)
 PROMPT = Value(
     "runs of token ids, [[first, count], …], at least one token",

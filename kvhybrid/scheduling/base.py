@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -65,10 +65,10 @@ class BaseScheduler(ABC):
         *,
         max_batched_tokens: int = 512,
         max_num_seqs: int = 16,
-        eos_token_id: int | None = None,
+        end_token_ids: frozenset[int] = frozenset(),
     ) -> None:
         """A step computes at most ``max_batched_tokens`` tokens of ``max_num_seqs`` requests. A request ends when
-        ``eos_token_id`` is sampled.
+        one of ``end_token_ids`` is sampled.
 
         Raises:
             ValueError: A limit is below 1.
@@ -79,7 +79,7 @@ class BaseScheduler(ABC):
         self.cache = cache
         self.max_batched_tokens = max_batched_tokens
         self.max_num_seqs = max_num_seqs
-        self.eos_token_id = eos_token_id
+        self.end_token_ids = end_token_ids
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.num_preemptions = 0
@@ -109,18 +109,21 @@ class BaseScheduler(ABC):
 
     @abstractmethod
     def schedule(self) -> SchedulerOutput:
-        """Plan one step. Its requests' blocks are allocated and keyed; their token counts are as before.
+        """Schedule one step. Its requests' blocks are allocated and keyed; their token counts are as before.
 
         Raises:
             CapacityError: The whole pool cannot hold a request; that request is dropped.
         """
 
     @abstractmethod
-    def update_from_output(self, output: SchedulerOutput, sampled: Mapping[str, int]) -> tuple[str, ...]:
+    def update_from_output(
+        self, output: SchedulerOutput, sampled: Mapping[str, int], failed: Sequence[str] = ()
+    ) -> tuple[str, ...]:
         """Settle a step that ran: count its tokens, append the sampled ones, free what is finished.
 
-        ``sampled`` has the next token of every scheduled request with ``samples``, by request id. Returns the
-        ids of the requests that this step finished.
+        ``sampled`` has the next token of every scheduled request with ``samples``, by request id. The requests of
+        ``failed`` have none, since the step gave no usable result for them: they end, and no later request finds
+        their prefixes in the cache. Returns the ids of the requests that this step finished.
         """
 
     @abstractmethod

@@ -9,6 +9,7 @@ from kvhybrid.replay.cost import CostModel, LinearCost
 from kvhybrid.replay.layers import CacheSettings
 from kvhybrid.replay.trace import Trace
 from kvhybrid.settings.cache import EvictionSettings, PoolSettings, RetentionSettings, SchedulerSettings
+from kvhybrid.settings.values import at_least
 from kvhybrid.tracking.base import Tracker
 
 
@@ -28,11 +29,12 @@ class ReplaySettings:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     tracking: dict[str, Tracker] = field(default_factory=dict)
     name: str = "replay"
+    objective: str = "hit_rate"
+    """The figure of the summary that a sweeper such as optuna is told."""
     sample_every: int = 100
     """Steps between two lines of metrics."""
     track_misses: bool = True
     """Name the cause of every token that was not hit."""
 
     def __post_init__(self) -> None:
-        if self.sample_every < 1:
-            raise ValueError(f"sample_every must be at least 1, found {self.sample_every}")
+        at_least("sample_every", self.sample_every, 1)

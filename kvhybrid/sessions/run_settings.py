@@ -12,7 +12,7 @@ from kvhybrid.engine.quality import QualitySettings
 from kvhybrid.settings.backends import BackendSettings
 from kvhybrid.settings.cache import EvictionSettings, PoolSettings, RetentionSettings, SchedulerSettings
 from kvhybrid.settings.model import ModelSettings
-from kvhybrid.settings.values import at_least
+from kvhybrid.settings.values import MOST_SEED, at_least
 from kvhybrid.tracking.base import Tracker
 from kvhybrid.workloads.base import Workload
 
@@ -25,8 +25,7 @@ class SamplingSettings:
     top_k: int = 0
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ValueError(f"sampling.temperature must be 0 or more, found {self.temperature}")
+        at_least("sampling.temperature", self.temperature, 0)
         at_least("sampling.top_k", self.top_k, 0)
 
 
@@ -45,7 +44,12 @@ class RunSettings:
     backends: BackendSettings = field(default_factory=BackendSettings)
     tracking: dict[str, Tracker] = field(default_factory=dict)
     name: str = "run"
+    objective: str = "hit_rate"
+    """The figure of the summary that a sweeper such as optuna is told."""
     seed: int = 0
     device: str = "cpu"
     record: str | None = None
     """A file to write the cache manager's calls to, as a scenario."""
+
+    def __post_init__(self) -> None:
+        at_least("seed", self.seed, 0, MOST_SEED)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
-from kvhybrid.settings.values import at_least
+from kvhybrid.settings.values import MOST_BLOCKS, at_least
 
 _BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+MOST_BYTES = 1 << 50
 
 
 @dataclass(kw_only=True)
@@ -32,8 +34,9 @@ class PoolSettings:
                 f"found pool.num_blocks={_yaml(self.num_blocks)} pool.memory={_yaml(self.memory)}"
             )
         if self.num_blocks is not None:
-            at_least("pool.num_blocks", self.num_blocks, 2)
-        _ = self.memory_bytes
+            at_least("pool.num_blocks", self.num_blocks, 2, MOST_BLOCKS)
+        if self.memory_bytes is not None:
+            at_least("pool.memory in bytes", self.memory_bytes, 1, MOST_BYTES)
 
     @property
     def memory_bytes(self) -> int | None:
@@ -45,7 +48,7 @@ class PoolSettings:
             raise ValueError(
                 f"pool.memory must be a number with B, KB, MB, GB, KiB, MiB or GiB, found {self.memory!r}"
             )
-        return int(float(matched[1]) * _BYTES[matched[2].upper()])
+        return int(Decimal(matched[1]) * _BYTES[matched[2].upper()])
 
 
 @dataclass(kw_only=True)

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kvhybrid.settings.values import MISSING, at_least
+from kvhybrid.settings.values import MISSING, MOST, MOST_SEED, at_least
 
 if TYPE_CHECKING:
     from kvhybrid.models.base import BackendChoice, HybridModel
     from kvhybrid.text.codec import TextCodec
 
 DTYPES = ("float32", "bfloat16", "float16")
+MOST_THREADS = 1024
 
 
 @dataclass(kw_only=True)
@@ -32,7 +33,7 @@ class ModelSettings(ABC):
         if self.dtype not in DTYPES:
             raise ValueError(f"model.dtype must be one of {', '.join(DTYPES)}, found {self.dtype!r}")
         if self.cpu_threads is not None:
-            at_least("model.cpu_threads", self.cpu_threads, 1)
+            at_least("model.cpu_threads", self.cpu_threads, 1, MOST_THREADS)
 
     @property
     def reads_text(self) -> bool:
@@ -94,9 +95,11 @@ class CheckpointSettings(ModelSettings):
 
     def text_codec(self) -> TextCodec:
         """The tokenizer in the folder, or bytes where it has none and the config says 256 token ids."""
+        from kvhybrid.models.loading import check_config
         from kvhybrid.text.codec import codec_of
 
-        return codec_of(self.folder, self._vocab_size())
+        # A tokenizer is loaded along with the config, and what is wrong with that is no fault of the tokenizer.
+        return codec_of(self.folder, check_config(self.folder).vocab_size)
 
     @property
     def reads_text(self) -> bool:
@@ -105,10 +108,9 @@ class CheckpointSettings(ModelSettings):
         return has_tokenizer(self.folder) or self._vocab_size() == ByteCodec.vocab_size
 
     def _vocab_size(self) -> int | None:
-        from kvhybrid.models.checkpoint import read_config
+        from kvhybrid.models.checkpoint import read_vocab_size
 
-        config = read_config(self.folder)
-        size: int | None = (config.get("text_config") or config).get("vocab_size")
+        size: int | None = read_vocab_size(self.folder)
         return size
 
 
@@ -131,6 +133,8 @@ class RandomModelSettings(ModelSettings):
     is_trained: ClassVar[bool] = False
     lowest: ClassVar[Mapping[str, int]] = {
         "seed": 0,
+        "attn_scale": 0,
+        "attn_layer_indices": 0,
         "num_kv_shared_layers": 0,
         "attn_layer_offset": 0,
         "expert_layer_offset": 0,
@@ -143,8 +147,10 @@ class RandomModelSettings(ModelSettings):
         super().__post_init__()
         for key in fields(self):
             value = getattr(self, key.name)
-            if type(value) is int:
-                at_least(f"model.{key.name}", value, self.lowest.get(key.name, 1))
+            for number in value if isinstance(value, list) else [value]:
+                if type(number) in (int, float):
+                    least = self.lowest.get(key.name, 1 if type(number) is int else -MOST)
+                    at_least(f"model.{key.name}", number, least, MOST_SEED if key.name == "seed" else MOST)
         experts = getattr(self, "num_experts", getattr(self, "num_local_experts", None))
         chosen = getattr(self, "num_experts_per_tok", 0)
         if experts is not None and chosen > experts:

@@ -54,7 +54,7 @@ def choose(registry: Registry[Any], names: tuple[str, ...], need: Any, cache: La
 
 
 class _Auto(Backend):
-    """Stands for the backend chosen when the layer is bound to its pages."""
+    """Delegates to the backend that is chosen when the layer is bound to its pages."""
 
     name: ClassVar[str] = "auto"
     dtypes: ClassVar[frozenset[torch.dtype]] = frozenset()
@@ -66,6 +66,10 @@ class _Auto(Backend):
     def check_cache(self, layer: str, cache: LayerCache) -> None:
         self.chosen = choose(self.registry, self.names, self.need, cache)
         self.chosen.check_cache(layer, cache)
+
+    @property
+    def running(self) -> Backend:
+        return self.chosen or self
 
     @property
     def plan_key(self) -> Hashable:

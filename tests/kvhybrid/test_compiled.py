@@ -54,7 +54,7 @@ def test_the_environment_chooses_the_sources() -> None:
 
 
 @needs_compiled
-def test_whoever_changes_a_source_gets_what_it_says(tmp_path: Path) -> None:
+def test_a_changed_source_is_what_runs(tmp_path: Path) -> None:
     shutil.copytree(PACKAGE, tmp_path / "kvhybrid", ignore=shutil.ignore_patterns("weights", "__pycache__"))
     for shared in PACKAGE.parent.glob("kvhybrid__mypyc.*"):
         shutil.copy(shared, tmp_path)
@@ -84,7 +84,7 @@ def test_whoever_changes_a_source_gets_what_it_says(tmp_path: Path) -> None:
     [
         "kvhybrid/cache/test_cost.py",
         "kvhybrid/cache/test_manager.py",
-        "kvhybrid/scenarios/test_scenario_files.py",
+        "kvhybrid/scenarios/test_project_files.py",
         "runs/test_speed.py::test_a_profile_shares_the_time_out_among_the_layers",
     ],
 )

@@ -1,4 +1,4 @@
-"""The scheduler: who computes what in a step, who waits, and who gives way."""
+"""The scheduler: which request computes what in a step, which waits, and which is preempted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def scheduler_of(
         enable_caching=enable_caching,
         watermark=watermark,
     )
-    return Scheduler(cache, max_batched_tokens=max_batched_tokens, max_num_seqs=max_num_seqs, eos_token_id=EOS)
+    return Scheduler(
+        cache, max_batched_tokens=max_batched_tokens, max_num_seqs=max_num_seqs, end_token_ids=frozenset({EOS})
+    )
 
 
 def submit(
@@ -229,7 +231,7 @@ def test_a_resend_finds_its_whole_prompt_but_the_last_token_s_block() -> None:
 # ---- a short pool
 
 
-def test_the_newest_running_request_gives_way_and_resumes_first() -> None:
+def test_the_newest_running_request_is_preempted_and_resumes_first() -> None:
     scheduler = scheduler_of(num_blocks=7)
     a = submit(scheduler, "a", 11, max_new_tokens=6, first=1000)
     b = submit(scheduler, "b", 11, max_new_tokens=6, first=2000)
@@ -249,7 +251,7 @@ def test_the_newest_running_request_gives_way_and_resumes_first() -> None:
     assert a.num_output_tokens == b.num_output_tokens == 6
 
 
-def test_a_step_that_preempted_admits_nobody() -> None:
+def test_a_step_that_preempted_admits_no_request() -> None:
     scheduler = scheduler_of(num_blocks=7)
     for name in "ab":
         submit(scheduler, name, 11, max_new_tokens=6, first=1000 * ord(name))

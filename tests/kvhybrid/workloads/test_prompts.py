@@ -19,7 +19,7 @@ from kvhybrid.sessions.run_settings import RunSettings
 from kvhybrid.settings.model import CheckpointSettings, ModelSettings
 from kvhybrid.tracking.jsonl import JsonLinesTracker
 from kvhybrid.workloads.prompts import Prompts
-from tests.kvhybrid.tiny_checkpoint import MAX_LEN, save_model, save_tokenizer
+from tests.kvhybrid.text.tiny_checkpoint import MAX_LEN, save_model, save_tokenizer
 
 PROMPTS = ["the cat sat on the zebra", "日本 héllo", "  the dog sat on the log", "the cat sat on the zebra"]
 
@@ -146,7 +146,7 @@ def test_a_model_of_bytes_needs_no_tokenizer(file: Path, tmp_path: Path) -> None
         (None, "prompts.txt: cannot be read: No such file or directory"),
         (b"", "prompts.txt: no prompt in it; accepted: one prompt a line"),
         (b"\n  \n", "prompts.txt: no prompt in it"),
-        (b"the \xff cat\n", "prompts.txt: byte 4 is not UTF-8"),
+        (b"the \xff cat\n", "prompts.txt: cannot be read: byte 4 is not UTF-8"),
         (
             b"short\n\n" + b"xyz" * 30,
             f"line 3 with workload.max_new_tokens=8 has 98 tokens, more than the {MAX_LEN} of the model",

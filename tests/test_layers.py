@@ -24,7 +24,7 @@ MAY_IMPORT = {
 """The folders that lie at the top and are linked into the package, and which of them each may import."""
 
 FLOORS = (
-    ("errors", "compiled"),
+    ("errors",),
     ("cache", "text", "run_folder"),
     ("planning", "scheduling", "settings", "tracking"),
     ("engine", "replay", "scenarios", "workloads"),

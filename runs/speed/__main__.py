@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvhybrid.compiled import is_compiled
+from kvhybrid import is_compiled
 from kvhybrid.errors import InputError
 from kvhybrid.replay.mooncake import MooncakeTrace
 from kvhybrid.run_folder import RunFolder
@@ -75,7 +75,7 @@ def main(given: Sequence[str] | None = None) -> int:
         say(str(error))
         return 2
     if options.profile and is_compiled:
-        say("a profiler sees no compiled function: set KVHYBRID_COMPILED=0 in the environment")
+        say("a profiler sees no compiled function: install the sources, with pip install -e .")
         return 2
     if options.profile:
         for layer, share in by_layer(make_side("ours"), options.profile, Size(trace=str(options.trace))).items():

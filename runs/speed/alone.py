@@ -8,7 +8,7 @@ import pstats
 from collections.abc import Callable
 from dataclasses import replace
 
-from kvhybrid.compiled import is_compiled
+from kvhybrid import is_compiled
 from runs.speed.catalogue import WORKS
 from runs.speed.side import ManagerSide
 from runs.speed.works import Size
@@ -24,7 +24,7 @@ def main(plain: Callable[[], ManagerSide], watching: Callable[[], ManagerSide] |
     parser.add_argument("--profile", action="store_true", help="functions by their own time; the runs are slower")
     given = parser.parse_args()
     if given.profile and is_compiled:
-        parser.error("a profiler sees no compiled function: set KVHYBRID_COMPILED=0 in the environment")
+        parser.error("a profiler sees no compiled function: install the sources, with pip install -e .")
     side = watching() if given.watch and watching else plain()
     size = replace(Size(), trace=given.trace, requests=given.requests)
     work = side.open(given.work, size)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kvhybrid import is_compiled
-from tests.build.place import ROOT, Environment, c_compiler, copy_source, hot_modules, needs_compiler
+from tests.installation.place import ROOT, Environment, c_compiler, copy_source, hot_modules, needs_compiler
 
 WHERE = "import kvhybrid; print(kvhybrid.__file__)"
 FORM = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.place import ROOT, Environment, hot_modules, needs_compiler
+from tests.installation.place import ROOT, Environment, hot_modules, needs_compiler
 
 pytestmark = needs_compiler
 

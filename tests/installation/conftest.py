@@ -10,7 +10,7 @@ from shutil import rmtree
 import pytest
 from filelock import FileLock
 
-from tests.build.place import Environment, copy_source, run
+from tests.installation.place import Environment, copy_source, run
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from tests.build.place import PACKAGED, Environment, hot_modules, needs_compiler
+from tests.installation.place import PACKAGED, Environment, hot_modules, needs_compiler
 
 NEEDS_GPU_EXTRA = ("flash_attn", "mamba_ssm", "causal_conv1d")
 

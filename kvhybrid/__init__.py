@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from kvhybrid.cache.config import CacheConfigError, KVCacheConfig, KVCacheGroup
+    from kvhybrid.cache.extra_keys import LoRA, MediaItem
     from kvhybrid.cache.manager import KVCacheManager
-    from kvhybrid.cache.request import LoRA, MediaItem, Request, RequestStatus
+    from kvhybrid.cache.request import Request, RequestStatus
     from kvhybrid.cache.stats import CacheStats, GroupStats
     from kvhybrid.engine.engine import Engine
     from kvhybrid.engine.sampling import SamplingParams
@@ -78,6 +79,7 @@ _HOMES = (
     "kvhybrid.errors",
     "kvhybrid.specs",
     "kvhybrid.cache.config",
+    "kvhybrid.cache.extra_keys",
     "kvhybrid.cache.request",
     "kvhybrid.cache.stats",
     "kvhybrid.cache.manager",

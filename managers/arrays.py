@@ -1,4 +1,4 @@
-"""The integer arrays that blocks and prefix numbers live in."""
+"""The integer arrays of block ids and prefix numbers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ IntArray: TypeAlias = NDArray[np.int32]
 """Block ids or prefix numbers."""
 
 Entries: TypeAlias = range | IntArray
-"""Places in a block table, ascending: a range where they follow each other, since slices are fast."""
+"""Indices of entries in a block table, ascending: a range if they are consecutive, since slices are fast."""
 
 EMPTY: Final[IntArray] = np.zeros(0, np.int32)
 EMPTY.flags.writeable = False
 
 
 def columns(entries: Entries) -> slice | IntArray:
-    """What picks the columns ``entries`` of an array."""
+    """An index that selects the columns ``entries`` of an array."""
     return slice(entries.start, entries.stop) if isinstance(entries, range) else entries
 
 

@@ -1,4 +1,4 @@
-"""Chunked local attention: all blocks of a chunk go back when the next chunk begins."""
+"""Chunked local attention: all blocks of a chunk are freed when the next chunk begins."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import numpy as np
 from mypy_extensions import mypyc_attr
 
 from kvhybrid.managers.arrays import IntArray
-from kvhybrid.managers.residency import Residency
+from kvhybrid.managers.cached_prefix import CachedPrefix
 from kvhybrid.managers.retention.base import RetainedRequest
 from kvhybrid.managers.search import LiveSetSearch
 from kvhybrid.managers.suffix import SuffixManager
@@ -16,16 +16,16 @@ from kvhybrid.specs import SuffixSpec
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PrefixSearch(LiveSetSearch):
-    """A miss ends every longer hit, so the covered length is found once and then only cut.
+    """A missing block rules out every longer hit, so the cached length is found once and then only cut.
 
-    Where hits may end inside a block, the first block that is not cached whole is tried at every unit inside it,
-    the longest first: a block keyed under a partial prefix covers that prefix. A block that is cached whole but
-    ends beyond the limit is not tried, as in the reference system: only its own end is keyed.
+    If hits may end inside a block, the first block that is not cached as a whole is tried at every unit inside it,
+    the longest first: a block keyed under a partial prefix covers that prefix. A block that is cached as a whole
+    but ends beyond the limit is not tried, as in the reference system: only its own end is keyed.
     """
 
     def __init__(self, manager: FullAttentionManager, path: IntArray, alignment: int, margin: int) -> None:
-        residency = Residency(manager.pool, manager.group_ids, path, manager.units_per_block)
-        super().__init__(manager.spec, residency, manager.block_size, alignment, margin)
+        cached = CachedPrefix(manager.pool, manager.group_ids, path, manager.units_per_block)
+        super().__init__(manager.spec, cached, manager.block_size, alignment, margin)
         self.manager = manager
         self.path = path
         self._covered = -1
@@ -40,7 +40,7 @@ class PrefixSearch(LiveSetSearch):
     def _cover(self, limit: int) -> int:
         """How many tokens, up to ``limit``, are cached from the start."""
         size = self.block_size
-        full = self.residency.first_missing(0, min(limit // size, self.residency.num_entries))
+        full = self.cached.first_missing(0, min(limit // size, self.cached.num_entries))
         if self.alignment >= size:
             return full * size
         unit = self.manager.rules.hash_unit
@@ -48,7 +48,7 @@ class PrefixSearch(LiveSetSearch):
         last = min(first + self.manager.units_per_block - 1, limit // unit, len(self.path))
         if last <= first:
             return full * size
-        found = self.manager.pool.index[self.manager.group_ids[:, None], self.path[first:last]]
+        found = self.manager.pool.keys.index[self.manager.group_ids[:, None], self.path[first:last]]
         inside = np.flatnonzero((found > 0).all(axis=0))
         if not len(inside):
             return full * size
@@ -59,15 +59,15 @@ class PrefixSearch(LiveSetSearch):
         entries = -(-p // self.block_size)
         whole = min(entries, self._covered // self.block_size)
         if whole == entries:
-            return self.residency.blocks(0, entries)
+            return self.cached.blocks(0, entries)
         assert self._tail is not None
         tail = self._tail[:, None]
-        return np.concatenate((self.residency.blocks(0, whole), tail), axis=1) if whole else tail
+        return np.concatenate((self.cached.blocks(0, whole), tail), axis=1) if whole else tail
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class FullAttentionManager(SuffixManager):
-    """Groups whose every token is read again: nothing dies before the request ends."""
+    """Groups whose every token is read by all later ones: no block is dead before the request ends."""
 
     spec: SuffixSpec
 
@@ -77,7 +77,7 @@ class FullAttentionManager(SuffixManager):
     def dead(self, table: BlockTable, num_tokens: int) -> list[tuple[int, int]]:
         return []
 
-    def quiet_until(self, table: BlockTable, keyed: int, main: int) -> int:
+    def no_work_until(self, table: BlockTable, keyed: int, tokens_after: int) -> int:
         return self._next_need(table, keyed)
 
     def _key_units(self, units: np.ndarray, path_length: int) -> np.ndarray:
@@ -102,5 +102,5 @@ class FullAttentionManager(SuffixManager):
             entry = units * unit // self.block_size
             for i, group in enumerate(self.groups):
                 block = int(table.ids[i, entry])
-                self.pool.register_shorter(group, block, int(path[units - 1]))
+                self.pool.keys.register_shorter(group, block, int(path[units - 1]))
                 self.written_from[block] = table.ends[0]

@@ -1,4 +1,4 @@
-"""Recurrent states: a request holds the state that it starts from and the one that it ends on."""
+"""Recurrent states: a request holds the state that its step starts from and the one that it ends on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from mypy_extensions import mypyc_attr
 
 from kvhybrid.managers.arrays import IntArray
-from kvhybrid.managers.residency import Residency
+from kvhybrid.managers.cached_prefix import CachedPrefix
 from kvhybrid.managers.retention.base import RetainedRequest
 from kvhybrid.managers.search import LiveSetSearch
 from kvhybrid.managers.suffix import SuffixManager
@@ -16,29 +16,29 @@ from kvhybrid.specs import MambaSpec
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class StateSearch(LiveSetSearch):
-    """A hit needs one block: the state at its end. It is looked for from the right."""
+    """A hit needs one block, the state at its end. The search starts from the right."""
 
     def __init__(self, manager: MambaManager, path: IntArray, alignment: int) -> None:
         self.unit = manager.granularity
         stride = self.unit // manager.rules.hash_unit
-        residency = Residency(manager.pool, manager.group_ids, path, stride)
-        super().__init__(manager.spec, residency, manager.block_size, alignment, 0)
+        cached = CachedPrefix(manager.pool, manager.group_ids, path, stride)
+        super().__init__(manager.spec, cached, manager.block_size, alignment, 0)
 
     def at_most(self, limit: int) -> int:
-        end = min(limit // self.unit, self.residency.num_entries)
-        return (self.residency.last_present(end, max(self.alignment // self.unit, 1)) + 1) * self.unit
+        end = min(limit // self.unit, self.cached.num_entries)
+        return (self.cached.last_present(end, max(self.alignment // self.unit, 1)) + 1) * self.unit
 
     def blocks(self, p: int) -> IntArray:
-        table = np.zeros((self.residency.num_groups, -(-p // self.block_size)), np.int32)
+        table = np.zeros((self.cached.num_groups, -(-p // self.block_size)), np.int32)
         if p:
             at = p // self.unit
-            table[:, -1:] = self.residency.blocks(at - 1, at)
+            table[:, -1:] = self.cached.blocks(at - 1, at)
         return table
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class MambaManager(SuffixManager):
-    """Groups of a state. A state may be keyed only where a step ended on it."""
+    """Groups of recurrent states. A state can be keyed only where a step ended on it."""
 
     spec: MambaSpec
 
@@ -62,21 +62,25 @@ class MambaManager(SuffixManager):
         ends = [end // size - 1 for end in ((began, ended) if began != ended else (ended,)) if end % size == 0]
         return [j for j in ends if start <= j < full and table.ids[0, j]]
 
-    def _alive_until(self, table: BlockTable, main: int) -> int:
+    def _alive_until(self, table: BlockTable, tokens_after: int) -> int:
         return (table.dropped + 1) * self.block_size
+
+    def tail_position(self, request: RetainedRequest) -> int:
+        tail = self._last_unit(request) * self.rules.hash_unit
+        return tail if self.rules.sub_block_hits and tail % self.block_size else -1
+
+    def _last_unit(self, request: RetainedRequest) -> int:
+        """The prompt's last whole unit from which a request with the same prompt can resume."""
+        unit, num_tokens = self.rules.hash_unit, request.num_prompt_tokens
+        return num_tokens // unit - 1 if self.rules.retention.draft else (num_tokens - 1) // unit
 
     def _register_tail(self, table: BlockTable, path: IntArray, num_tokens: int, request: RetainedRequest) -> None:
         """Key the state at the prompt's last whole unit, if a step ended there; a copy keeps it."""
-        unit = self.rules.hash_unit
-        usable = (
-            request.num_prompt_tokens // unit - 1
-            if self.rules.retention.draft
-            else (request.num_prompt_tokens - 1) // unit
-        )
+        unit, usable = self.rules.hash_unit, self._last_unit(request)
         if num_tokens != usable * unit or not usable or table.ends[1] != num_tokens:
             return
         entry = (num_tokens - 1) // self.block_size
-        if not table.ids[0, entry] or self.pool.number_of[table.ids[0, entry]] == path[usable - 1]:
+        if not table.ids[0, entry] or self.pool.keys.number_of[table.ids[0, entry]] == path[usable - 1]:
             return
         self._key_blocks(table, table.ids[:, entry : entry + 1], path[usable - 1 : usable])
         if num_tokens % self.block_size:

@@ -6,7 +6,7 @@ import numpy as np
 from mypy_extensions import mypyc_attr
 
 from kvhybrid.managers.arrays import IntArray
-from kvhybrid.managers.residency import Residency
+from kvhybrid.managers.cached_prefix import CachedPrefix
 from kvhybrid.specs import KVCacheSpec
 
 
@@ -14,16 +14,16 @@ from kvhybrid.specs import KVCacheSpec
 class LiveSetSearch:
     """The search that needs nothing from a spec but `live_blocks`.
 
-    A request can resume at ``p`` when cached blocks cover ``live(p)`` and the ``margin`` tokens above ``p``. A
-    missing block rules out every ``p`` that reads it, down to where it is written anew, so candidates only move
-    down and each block is looked at once.
+    A request can resume at ``p`` if cached blocks cover ``live(p)`` and the ``margin`` tokens above ``p``. A
+    missing block rules out every ``p`` that reads it, down to where the request computes it itself, so candidates
+    only move down and each block is probed once.
     """
 
     def __init__(
-        self, spec: KVCacheSpec, residency: Residency, block_size: int, alignment: int, margin: int
+        self, spec: KVCacheSpec, cached: CachedPrefix, block_size: int, alignment: int, margin: int
     ) -> None:
         self.spec = spec
-        self.residency = residency
+        self.cached = cached
         self.block_size = block_size
         self.alignment = alignment
         self.margin = margin
@@ -31,7 +31,7 @@ class LiveSetSearch:
     def at_most(self, limit: int) -> int:
         """The longest aligned ``p <= limit`` from which every group of the manager can resume."""
         size, margin = self.block_size, self.margin
-        p = min(limit, self.residency.num_entries * size - margin)
+        p = min(limit, self.cached.num_entries * size - margin)
         while True:
             p -= p % self.alignment
             if p <= 0:
@@ -46,14 +46,14 @@ class LiveSetSearch:
         ranges = list(self.spec.live_blocks(p, self.block_size))
         if self.margin:
             ranges.append(range(p // self.block_size, (p + self.margin - 1) // self.block_size + 1))
-        return max((self.residency.last_missing(r.start, r.stop) for r in ranges), default=-1)
+        return max((self.cached.last_missing(r.start, r.stop) for r in ranges), default=-1)
 
     def blocks(self, p: int) -> IntArray:
-        """The table entries for a hit of ``p`` tokens, one row per group, null where nothing is read."""
-        num_groups = self.residency.num_groups
+        """The table entries for a hit of ``p`` tokens, shaped (groups, entries); null entries are not read."""
+        num_groups = self.cached.num_groups
         table = np.zeros((num_groups, -(-p // self.block_size)), np.int32)
         for entries in self.spec.live_blocks(p, self.block_size):
-            table[:, entries.start : entries.stop] = self.residency.blocks(entries.start, entries.stop)
+            table[:, entries.start : entries.stop] = self.cached.blocks(entries.start, entries.stop)
         return table
 
     def reads_any(self, p: int) -> bool:

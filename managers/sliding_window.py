@@ -1,4 +1,4 @@
-"""Sliding window: the blocks below the window go back as it moves."""
+"""Sliding window: blocks below the window are freed as it moves."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from kvhybrid.specs import SlidingWindowSpec
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class WindowSearch(LiveSetSearch):
-    """A hit beyond the first window needs a run of cached blocks of one fixed length, which is looked for from the
-    right; within the first window, one that reaches back to the start."""
+    """A hit beyond the first window needs a run of cached blocks of a fixed length, searched from the right; a hit
+    within the first window needs one that reaches back to the start."""
 
     spec: SlidingWindowSpec
 
     def at_most(self, limit: int) -> int:
-        size, margin, alignment, residency = self.block_size, self.margin, self.alignment, self.residency
-        p = min(limit, residency.num_entries * size - margin)
+        size, margin, alignment, cached = self.block_size, self.margin, self.alignment, self.cached
+        p = min(limit, cached.num_entries * size - margin)
         while True:
             p -= p % alignment
             if p <= 0:
                 return 0
             first, end = self.spec.first(p), -(-(p + margin) // size)
-            missing = residency.last_missing(first // size, end) if first < p + margin else -1
+            missing = cached.last_missing(first // size, end) if first < p + margin else -1
             if missing < 0:
                 return p
             if not first:
-                p = residency.first_missing(0, missing) * size - margin
+                p = cached.first_missing(0, missing) * size - margin
                 continue
-            reachable = residency.last_run(missing, end - first // size) * size - margin
+            reachable = cached.last_run(missing, end - first // size) * size - margin
             if reachable >= self.spec.window and not (reachable % alignment or (p - reachable) % size):
-                return reachable  # whole blocks lower, a hit needs as many of them
+                return reachable  # a hit that is whole blocks shorter needs equally many
             p = max(reachable, min(missing * size - margin, self.spec.window - 1))
 
 
@@ -44,5 +44,5 @@ class SlidingWindowManager(SuffixManager):
     spec: SlidingWindowSpec
     search_class = WindowSearch
 
-    def _alive_until(self, table: BlockTable, main: int) -> int:
+    def _alive_until(self, table: BlockTable, tokens_after: int) -> int:
         return (table.dropped + 1) * self.block_size + self.spec.window - 2

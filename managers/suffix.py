@@ -1,4 +1,4 @@
-"""Specs whose live set is one range that ends at the token: what dies is always the lowest part."""
+"""Specs whose live set is one range that ends at the token: the lowest blocks are dead first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 from mypy_extensions import mypyc_attr
 
 from kvhybrid.managers.arrays import IntArray
-from kvhybrid.managers.base import NO_ENTRIES, SingleTypeKVCacheManager
+from kvhybrid.managers.base import SingleTypeKVCacheManager
+from kvhybrid.managers.growth import NO_ENTRIES
 from kvhybrid.managers.search import LiveSetSearch
 from kvhybrid.managers.table import BlockTable
 from kvhybrid.specs import SuffixSpec
@@ -16,25 +17,25 @@ from kvhybrid.specs import SuffixSpec
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SuffixSearch(LiveSetSearch):
-    """Jumps over candidates whose last block is missing: a hit that reads anything at all needs that block."""
+    """Skips candidates whose last block is missing: a hit that reads anything at all needs that block."""
 
     spec: SuffixSpec
 
     def at_most(self, limit: int) -> int:
-        size, margin, residency = self.block_size, self.margin, self.residency
-        p = min(limit, residency.num_entries * size - margin)
+        size, margin, cached = self.block_size, self.margin, self.cached
+        p = min(limit, cached.num_entries * size - margin)
         while True:
             p -= p % self.alignment
             if p <= 0:
                 return 0
             first = self.spec.first(p)
             end = -(-(p + margin) // size)
-            missing = residency.last_missing(first // size, end) if first < p + margin else -1
+            missing = cached.last_missing(first // size, end) if first < p + margin else -1
             if missing < 0:
                 return p
             p = missing * size - margin
             if missing == end - 1:
-                reachable = (residency.last_present(missing, 1) + 1) * size - margin
+                reachable = (cached.last_present(missing, 1) + 1) * size - margin
                 p = max(reachable, min(self.spec.first(p), p)) if not margin and p > 0 else reachable
 
 
@@ -60,7 +61,7 @@ class SuffixManager(SingleTypeKVCacheManager):
         if not len(at):
             return at
         units = self._key_units((at + 1) * per_step - 1, len(path))
-        absent = (self.pool.index[self.group_ids[:, None], path[units]] == 0).any(axis=0)
+        absent = (self.pool.keys.index[self.group_ids[:, None], path[units]] == 0).any(axis=0)
         last = np.maximum.accumulate(np.where(absent, np.arange(len(at)), -1))
         found = units[np.maximum(last, 0)]
         for i in np.flatnonzero(last < 0).tolist():
@@ -69,19 +70,19 @@ class SuffixManager(SingleTypeKVCacheManager):
         return found
 
     def _key_units(self, units: np.ndarray, path_length: int) -> np.ndarray:
-        """The units whose keys decide about hits that end on ``units``."""
+        """The units whose keys must exist for hits that end on ``units``."""
         return units
 
-    def quiet_until(self, table: BlockTable, keyed: int, main: int) -> int:
-        limit = min(self._next_need(table, keyed), self._alive_until(table, main))
-        return limit if limit >= main - 1 else -1
+    def no_work_until(self, table: BlockTable, keyed: int, tokens_after: int) -> int:
+        limit = min(self._next_need(table, keyed), self._alive_until(table, tokens_after))
+        return limit if limit >= tokens_after - 1 else -1
 
-    def _alive_until(self, table: BlockTable, main: int) -> int:
-        """The longest sequence, at most a block beyond ``main`` tokens, that reads the lowest block held here.
+    def _alive_until(self, table: BlockTable, tokens_after: int) -> int:
+        """The longest sequence, at most a block beyond ``tokens_after``, that reads the lowest block held here.
 
-        Less than ``main - 1`` where that one reads it no more.
+        Less than ``tokens_after - 1`` if a sequence of that length does not read it.
         """
-        low, high = main - 2, main + self.block_size
+        low, high = tokens_after - 2, tokens_after + self.block_size
         while high - low > 1:
             middle = (low + high) // 2
             if self.spec.first(middle) // self.block_size <= table.dropped:

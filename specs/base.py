@@ -107,6 +107,15 @@ class KVCacheSpec:
         below = sum(len(range(blocks.start, min(blocks.stop, first))) for blocks in self.live_blocks(n, size))
         return below + -(-m // size) - first
 
+    def release_cycle(self, block_size: int) -> tuple[int, int] | None:
+        """``(period, phase)`` if the live set lets go of blocks only between ``n`` and ``n + 1`` tokens with
+        ``n % period == phase``, in a pattern that repeats every ``lcm(period, block_size)`` tokens; else None.
+
+        Steps that start there hold most, so the gate of whole requests tries them. For a spec without a cycle it
+        charges `admission_blocks`, which may be more than the request ever takes.
+        """
+        return None
+
     def admission_blocks(
         self, max_in_flight_tokens: int, max_model_len: int, block_size: int | None = None
     ) -> int:
@@ -162,6 +171,12 @@ class SuffixSpec(KVCacheSpec):
 
     def live(self, p: int) -> tuple[range, ...]:
         return (range(self.first(p), p),)
+
+    def step_blocks(self, n: int, m: int, block_size: int | None = None) -> int:
+        size = block_size or self.block_size
+        if self.state:
+            return super().step_blocks(n, m, size)
+        return -(-m // size) - min(self.first(n), n) // size
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import ClassVar
 
 from kvhybrid.specs.base import AttentionSpec, SuffixSpec
@@ -25,12 +26,23 @@ class ChunkedLocalAttentionSpec(AttentionSpec, SuffixSpec):
     def first(self, p: int) -> int:
         return p // self.chunk * self.chunk
 
+    def release_cycle(self, block_size: int) -> tuple[int, int] | None:
+        return self.chunk, self.chunk - 1
+
     def admission_blocks(
         self, max_in_flight_tokens: int, max_model_len: int, block_size: int | None = None
     ) -> int:
-        """``min(⌈(C + F − 1) / B⌉, ⌈L / B⌉)``, exact where the chunk is a multiple of the block."""
+        """``min(⌈(C + F − 1) / B⌉, ⌈L / B⌉)`` where the block divides the chunk.
+
+        Elsewhere a chunk may start ``r`` tokens into a block, and a step from its last token touches
+        ``⌈(r + C + F − 1) / B⌉`` blocks.
+        ``r`` repeats every ``B / gcd(B, C)`` chunks, so the last of these within ``L``
+        and the step that ends at ``L`` have the most.
+        """
         size = block_size or self.block_size
-        if self.chunk % size:
-            return super().admission_blocks(max_in_flight_tokens, max_model_len, size)
-        spread = self.chunk - 1 + min(max_in_flight_tokens, max_model_len)
-        return min(-(-spread // size), -(-max_model_len // size))
+        step = min(max(max_in_flight_tokens, 1), max_model_len)
+        last = max_model_len - step
+        chunks = (last + 1) // self.chunk
+        starts = range(max(chunks - size // gcd(size, self.chunk), 0), chunks)
+        ends = [(k + 1) * self.chunk - 1 for k in starts]
+        return max(self.step_blocks(n, n + step, size) for n in (*ends, last))

@@ -43,6 +43,9 @@ class MambaSpec(SuffixSpec):
         names = self.names or tuple(f"state{i}" for i in range(len(self.shapes)))
         return tuple(PagePart(*part) for part in zip(names, self.shapes, self.dtypes, strict=True))
 
+    def release_cycle(self, block_size: int) -> tuple[int, int] | None:
+        return block_size, 0
+
     def admission_blocks(
         self, max_in_flight_tokens: int, max_model_len: int, block_size: int | None = None
     ) -> int:

@@ -27,6 +27,18 @@ class SinkWindowSpec(AttentionSpec):
                 f"SinkWindowSpec: sinks and window must be at least 1, found {self.sinks} and {self.window}"
             )
 
+    def release_cycle(self, block_size: int) -> tuple[int, int] | None:
+        return block_size, (self.window - 2) % block_size
+
+    def admission_blocks(
+        self, max_in_flight_tokens: int, max_model_len: int, block_size: int | None = None
+    ) -> int:
+        """The longest steps alone count, and they repeat with the block: the last ``B`` of them have the most."""
+        size = block_size or self.block_size
+        step = min(max(max_in_flight_tokens, 1), max_model_len)
+        last = max_model_len - step
+        return max(self.step_blocks(n, n + step, size) for n in range(max(last - size + 1, 0), last + 1))
+
     def live(self, p: int) -> tuple[range, ...]:
         sinks = min(self.sinks, p)
         return (range(sinks), range(max(sinks, p - self.window + 1), p))

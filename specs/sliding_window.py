@@ -26,6 +26,9 @@ class SlidingWindowSpec(AttentionSpec, SuffixSpec):
     def first(self, p: int) -> int:
         return max(0, p - self.window + 1)
 
+    def release_cycle(self, block_size: int) -> tuple[int, int] | None:
+        return block_size, (self.window - 2) % block_size
+
     def admission_blocks(
         self, max_in_flight_tokens: int, max_model_len: int, block_size: int | None = None
     ) -> int:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -197,6 +198,31 @@ def test_linked_folders_are_imported_by_their_one_name() -> None:
     assert twice == []
 
 
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports for type checkers count: modules in a circle cannot be read one after the other."""
+    sources = {source.module: source for source in EVERYTHING}
+    graph = {
+        name: {module for _, module in imports(source.tree) if module in sources and module != name}
+        for name, source in sources.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle of imports: {' <- '.join(error.args[1])}")
+
+
+def test_test_folders_mirror_the_sources() -> None:
+    """A test lies where its subject lies. Besides, ``tests`` has its own data and its own distribution."""
+    own = ("tests/plugins", "tests/scenarios")
+    stray = {
+        folder
+        for source in EVERYTHING
+        if source.folder == "tests" and not source.path.startswith(own)
+        if not (ROOT / (folder := Path(source.path).parent).relative_to("tests")).is_dir()
+    }
+    assert stray == set()
+
+
 def test_imports_are_absolute() -> None:
     relative = [
         source.at(node)
@@ -276,9 +302,7 @@ def test_the_light_files_import_nothing_heavy() -> None:
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
     """Run ``code`` with the repository as the folder to start from, as a user's script there would."""
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def test_help_specs_and_figures_come_without_anything_heavy() -> None:

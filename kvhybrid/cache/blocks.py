@@ -1,13 +1,13 @@
-"""What the cache manager hands out: block ids per group, and prefix hits."""
+"""What the cache manager returns: block ids per group, and prefix hits."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from kvhybrid.cache.miss_causes import MissCauses
+from kvhybrid.cache.stats import MissCauses
 from kvhybrid.managers.arrays import IntArray
 
-# Made in every call, so they are plain classes: compiled, a dataclass is still made by interpreted code.
+# Plain classes, since every call makes some: even compiled, a dataclass is made by interpreted code.
 
 
 class KVCacheBlocks:
@@ -17,11 +17,12 @@ class KVCacheBlocks:
         self.ids: Final = ids
 
     def get_block_ids(self) -> tuple[list[int], ...]:
+        """The ids as lists, one per group."""
         return tuple(row.tolist() for row in self.ids)
 
 
 class PrefixHit(KVCacheBlocks):
-    """The longest prefix from which every group can resume. Nothing is held yet."""
+    """The longest prefix from which every group can resume, and the blocks that this needs. None is held yet."""
 
     def __init__(
         self,
@@ -35,34 +36,21 @@ class PrefixHit(KVCacheBlocks):
         super().__init__(ids)
         self.num_tokens: Final = num_tokens
         self.junction: Final = junction
-        """The longest prefix that a group accepted on the way, with a real block in it; 0 where the hit is as
-        long."""
+        """The longest prefix, with a real block, that a group accepted during the search; 0 if the hit is as long.
+        In tokens."""
         self.own_tokens: Final = own_tokens
-        """Per group, the longest prefix that it alone could have given."""
+        """Per group, the longest hit that it alone could have given, in tokens."""
         self.cut_by: Final = cut_by
-        """The group that cut the hit below what the others could give, where one did."""
+        """The group that limited the hit, if another could have given more."""
         self.by_manager: Final = by_manager
-        """The same blocks, the rows of groups that go in lockstep stacked."""
+        """The same blocks by manager, shaped (groups, entries)."""
         self.causes: tuple[MissCauses, ...] | None = None
-        """Per group, where the tokens went that were not hit, when misses are tracked."""
+        """Per group, why tokens were not hit, if misses are tracked."""
 
 
 class ComputedBlocks(NamedTuple):
-    """A look-up's answer, to be handed to ``allocate_slots``."""
+    """A look-up's answer, to be passed on to ``allocate_slots``."""
 
     blocks: PrefixHit
     num_tokens: int
     junction: int
-
-
-def check_adopted(request_id: str, num_tokens: int, hit: KVCacheBlocks | None, num_managers: int) -> None:
-    """Raise ValueError if ``hit``, which request ``request_id`` is about to adopt, is no hit of ``num_tokens``, or
-    none of a cache with so many managers."""
-    found = hit.num_tokens if isinstance(hit, PrefixHit) else 0
-    if found != num_tokens:
-        raise ValueError(
-            f"request {request_id!r}: num_new_computed_tokens = {num_tokens}, "
-            f"new_computed_blocks is a hit of {found} tokens"
-        )
-    if isinstance(hit, PrefixHit) and len(hit.by_manager) != num_managers:
-        raise ValueError(f"request {request_id!r}: new_computed_blocks is a hit of another cache")

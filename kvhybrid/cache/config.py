@@ -1,4 +1,4 @@
-"""What a cache is made of: its groups and its number of blocks."""
+"""The configuration of a cache: its groups and its number of blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class CacheConfigError(ValueError):
 
 @dataclass(frozen=True)
 class KVCacheGroup:
-    """Layers that share one block table. The i-th layers of all groups alias one tensor of the pool."""
+    """Layers that share one block table. The i-th layers of all groups share one tensor of the pool."""
 
     name: str
     spec: KVCacheSpec
@@ -23,18 +23,18 @@ class KVCacheGroup:
     draft: bool = False
     """A draft model (EAGLE) reads this group: its hits drop their last unit, which the draft recomputes."""
     private_blocks: int | None = None
-    """Blocks of a pool of the group's own, its null block included, where it does not share the common one."""
+    """Blocks of the group's own pool, its null block included; None if it uses the shared pool."""
 
 
 @dataclass(frozen=True)
 class KVCacheConfig:
-    """The groups of a model and the pool that they share."""
+    """The groups of a model, and the pool that they share."""
 
     groups: tuple[KVCacheGroup, ...]
     num_blocks: int
-    """Blocks in the pool, the null block included."""
+    """Blocks of the shared pool, the null block included."""
     hash_block_size: int | None = None
-    """Tokens per prefix key; the greatest common divisor of the groups' block sizes where not given."""
+    """Tokens per prefix key; the greatest common divisor of the cacheable groups' block sizes by default."""
     context_parallel: int = 1
     """Ranks over which a block's tokens are spread (DCP)."""
 
@@ -44,10 +44,11 @@ class KVCacheConfig:
 
     @property
     def block_sizes(self) -> tuple[int, ...]:
+        """Per group, tokens that one block covers over all ranks."""
         return tuple(self.block_size_of(group.spec) for group in self.groups)
 
     def lockstep(self) -> tuple[tuple[int, ...], ...]:
-        """The indices of the groups that one manager keeps together: equal specs on the same pool."""
+        """The indices of the groups that share a manager: those of equal spec on the same pool."""
         together: dict[object, list[int]] = {}
         for g, group in enumerate(self.groups):
             key = (group.spec, g if group.private_blocks else None)
@@ -56,7 +57,7 @@ class KVCacheConfig:
 
     @cached_property
     def scheduler_block_size(self) -> int:
-        """The least common multiple of the groups' block sizes: where all of them have a boundary."""
+        """Tokens between block boundaries that all groups share: the least common multiple of block sizes."""
         return lcm(*self.block_sizes)
 
     @cached_property
@@ -66,7 +67,7 @@ class KVCacheConfig:
         return self.hash_block_size or gcd(*(cacheable or self.block_sizes))
 
     def check(self, enable_caching: bool, retention_interval: int | None) -> None:
-        """Refuse what cannot work, naming the key, what was found and what is accepted."""
+        """Raise CacheConfigError for what cannot work, with the key, what was found and what is accepted."""
         if not self.groups:
             raise CacheConfigError("groups: a cache needs at least one group, found none")
         for group in self.groups:

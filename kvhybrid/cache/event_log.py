@@ -1,4 +1,4 @@
-"""The log of cache events: what a cache's pools tell of their keys, in the order in which it happens."""
+"""The log of cache events."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kvhybrid.managers.prefix.index import PrefixIndex
 
 
 class EventLog(PoolObserver):
-    """Collects the events of one pool until they are taken.
+    """Collects the events of a cache's pools, in the order in which they happen, until they are taken.
 
-    Replaying them over an empty set per group (add what is stored, discard what is removed) gives the keys that
-    are cached, at every moment.
+    Replaying them over an empty set per group (add stored keys, discard removed ones) gives the keys that are
+    cached at any moment.
     """
 
     def __init__(self, config: KVCacheConfig, index: PrefixIndex) -> None:
@@ -26,7 +26,7 @@ class EventLog(PoolObserver):
         self._index = index
         self._events: list[CacheEvent] = []
         self.request: Request | None = None
-        """Whose blocks are being keyed: the source of parents and extra keys."""
+        """The request whose blocks are being keyed: events take parents and extra keys from it."""
 
     def take(self) -> list[CacheEvent]:
         """The events since the last call, in the order in which they happened."""

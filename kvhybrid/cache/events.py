@@ -1,4 +1,4 @@
-"""Cache events: what became reusable and what is gone, for routers and offloaders outside."""
+"""Cache events: which keys were added and dropped, for routers and offloaders outside of the process."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
-from kvhybrid.cache.hashing import ROOT, extra_keys
+from kvhybrid.cache.hashing import ROOT
 from kvhybrid.cache.request import Request
 from kvhybrid.managers.arrays import IntArray
 
 
 @dataclass(frozen=True)
 class StoredBlock:
-    """One key: the prefix that it stands for ends at token ``end`` of its request."""
+    """One key: its prefix ends at token ``end`` of its request."""
 
     key: bytes
     parent_key: bytes
-    """The key of the prefix that ends where this block starts."""
+    """The key of the prefix that ends where this block starts, `ROOT` for the first."""
     start: int
     end: int
     extra_keys: tuple[bytes, ...]
@@ -26,7 +26,7 @@ class StoredBlock:
 
 @dataclass(frozen=True, eq=False)
 class BlockStored:
-    """Keys of one group came to be: the first block of each was keyed."""
+    """Keys of one group were added: the first block of each was keyed."""
 
     group: int
     keys: tuple[bytes, ...]
@@ -35,7 +35,7 @@ class BlockStored:
     block_size: int
     unit: int
     request: Request | None = field(repr=False)
-    """Whose prefixes they are."""
+    """The request whose prefixes they are."""
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
@@ -44,7 +44,7 @@ class BlockStored:
 
     @cached_property
     def blocks(self) -> tuple[StoredBlock, ...]:
-        """The keys with their parents and extra keys. Made when asked for: most listeners need the keys alone."""
+        """The keys with their parents and extra keys. Computed on first use: most listeners need only the keys."""
         return tuple(self._block(key, end) for key, end in zip(self.keys, self.ends, strict=True))
 
     def _block(self, key: bytes, end: int) -> StoredBlock:
@@ -53,13 +53,13 @@ class BlockStored:
         if request is None:
             return StoredBlock(key, ROOT, start, end, ())
         parent = request.block_hashes[start // unit - 1] if start else ROOT
-        extra = tuple(extra_keys(request, i, unit) for i in range(start // unit, end // unit))
+        extra = tuple(request.extra_keys.of_unit(i, unit) for i in range(start // unit, end // unit))
         return StoredBlock(key, parent, start, end, extra)
 
 
 @dataclass(frozen=True)
 class BlockRemoved:
-    """Keys of one group are gone: the last block of each lost them."""
+    """Keys of one group were dropped: the last block of each has lost it."""
 
     group: int
     keys: tuple[bytes, ...]
@@ -67,7 +67,7 @@ class BlockRemoved:
 
 @dataclass(frozen=True)
 class AllBlocksCleared:
-    """Every key of every group is gone."""
+    """Every key of every group was dropped."""
 
 
 CacheEvent: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared

@@ -3,60 +3,42 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from kvhybrid.cache.extra_keys import ExtraKeys
 from kvhybrid.managers.kernel import extend_keys
-from kvhybrid.managers.kernel.plain import token_bytes
-
-if TYPE_CHECKING:
-    from kvhybrid.cache.request import Request
+from kvhybrid.managers.kernel.plain import preimage
+from kvhybrid.managers.prefix.key_chain import KeyChain
 
 ROOT: Final = sha256(b"kvhybrid prefix").digest()
 """The parent of every first unit."""
 
 
 class PrefixHasher:
-    """Gives every full unit of ``unit`` tokens a key that stands for the whole prefix up to its end.
+    """Gives every full unit of ``unit`` tokens a key that identifies the whole prefix up to its end.
 
-    A key is the SHA-256 of its parent, the unit's token ids and its extra keys: the LoRA adapter in every
-    unit, the media whose placeholder tokens it covers, and the salt in the first, from where the chain carries
-    it on. Equal keys mean equal prefixes under equal conditions.
+    A key is the SHA-256 of the unit's token ids, its parent's key and its extra keys (`ExtraKeys`), encoded by
+    `preimage`. Equal keys mean equal prefixes under equal conditions.
     """
 
     def __init__(self, unit: int) -> None:
         self.unit = unit
 
-    def extend(self, request: Request) -> None:
-        """Append the keys of the units that ``request``'s tokens have filled since the last call."""
-        chain, tokens, unit = request.block_hashes, request.token_ids, self.unit
+    def extend(self, chain: KeyChain, tokens: list[int], extra: ExtraKeys) -> None:
+        """Append to ``chain`` the keys of the units that ``tokens``, those of one request, fill beyond it."""
+        unit = self.unit
         if len(tokens) < (len(chain) + 1) * unit:
             return
-        if request.lora is None and not request.media:
-            if not chain and request.cache_salt is not None:
-                chain.append(self._key(request, 0))
+        if extra.lora is None and not extra.media:
+            if not chain and extra.salt is not None:
+                chain.append(self._key(chain, tokens, extra))
             extend_keys(chain.keys, tokens, unit, ROOT)
             return
-        for index in range(len(chain), len(tokens) // unit):
-            chain.append(self._key(request, index))
+        while len(tokens) >= (len(chain) + 1) * unit:
+            chain.append(self._key(chain, tokens, extra))
 
-    def _key(self, request: Request, index: int) -> bytes:
-        """The key of unit ``index``, the first that has none yet, with its extra keys."""
-        keys, unit = request.block_hashes, self.unit
-        tokens = token_bytes(request.token_ids[index * unit : (index + 1) * unit])
-        return sha256((keys[-1] if keys else ROOT) + tokens + extra_keys(request, index, unit)).digest()
-
-
-def extra_keys(request: Request, index: int, unit: int) -> bytes:
-    """What besides its tokens decides the content of unit ``index`` of so many tokens."""
-    parts: list[tuple[str, ...]] = []
-    if request.lora is not None:
-        parts.append(("lora", request.lora.name, request.lora.path))
-    start, end = index * unit, (index + 1) * unit
-    parts.extend(
-        ("media", item.content_hash, str(item.start - start))
-        for item in request.media
-        if item.start < end and start < item.start + item.length
-    )
-    if index == 0 and request.cache_salt is not None:
-        parts.append(("salt", request.cache_salt))
-    return repr(parts).encode() if parts else b""
+    def _key(self, chain: KeyChain, tokens: list[int], extra: ExtraKeys) -> bytes:
+        """The key of the first unit that has none yet."""
+        unit, index = self.unit, len(chain)
+        ids, parent = tokens[index * unit : (index + 1) * unit], chain[-1] if chain else ROOT
+        return sha256(preimage(ids, parent, extra.of_unit(index, unit))).digest()

@@ -1,40 +1,35 @@
-"""The cache manager: whether a request may have slots, and what it costs."""
+"""The cache manager: whether a request may have slots."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from kvhybrid.cache.blocks import ComputedBlocks, KVCacheBlocks, PrefixHit, check_adopted
-from kvhybrid.cache.calls import CacheCalls
+from kvhybrid.cache.blocks import ComputedBlocks, KVCacheBlocks, PrefixHit
 from kvhybrid.cache.config import CacheConfigError, KVCacheConfig
 from kvhybrid.cache.coordinators import get_kv_cache_coordinator
-from kvhybrid.cache.coordinators.roll_back import mark_step, recount, undo_step
-from kvhybrid.cache.coordinators.step import Headroom, RequestTables, Step
-from kvhybrid.cache.counters import CacheCounters
-from kvhybrid.cache.errors import StaleHitError, manager_error
+from kvhybrid.cache.coordinators.allocation import NO_HEADROOM, Allocation, Headroom
+from kvhybrid.cache.coordinators.request_tables import RequestTables
 from kvhybrid.cache.events import CacheEvent
-from kvhybrid.cache.figures import take_stats
 from kvhybrid.cache.hashing import PrefixHasher
-from kvhybrid.cache.observers import observe
 from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.cache.stats import CacheStats
+from kvhybrid.cache.stats_collector import StatsCollector
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.pool.block_pool import BlockPool
 
-NO_HEADROOM: Final = Headroom(0, 0, 0)
 RUNNING: Final = RequestStatus.RUNNING
 ADMISSIBLE: Final = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class KVCacheManager:
-    """The interface that a scheduler calls.
+    """The interface that a scheduler calls. It decides about admission; the coordinator carries it out.
 
-    Every allocation counts first and commits after: a refusal changes nothing, except that blocks which nobody
-    reads any more may have gone back to the pool.
+    An allocation is counted first and committed after. A refusal changes nothing, except that blocks which no
+    later token reads may have been freed.
     """
 
     def __init__(
@@ -54,15 +49,16 @@ class KVCacheManager:
         """
         Args:
             config: The groups and the number of blocks.
-            max_model_len: Most tokens of a request; look-ahead slots stop there too.
-            max_in_flight_tokens: Most tokens of one request between two frees; ``max_model_len`` where not given.
+            max_model_len: Most tokens of a request, look-ahead included.
+            max_in_flight_tokens: Most tokens of one request that are scheduled before its dead blocks are freed;
+                ``max_model_len`` by default.
             watermark: Share of the pool that admissions leave free while other requests run, 0 to 1.
-            retention_interval: How densely window tails and states stay reusable. None: wherever a hit can end.
-                0: at the prompt's end and at junctions. A number: besides those, once in so many tokens.
-            eviction: Name of the order of reuse.
-            track_misses: Name the cause of every token that was not hit.
+            retention_interval: Where window tails and states stay reusable. None: wherever a hit can end. 0: at
+                the prompt's end and at junctions. N: additionally every N tokens.
+            eviction: Name of the order of reuse, or ``"module:Class"``.
+            track_misses: Find the cause of every token that was not hit, for `stats`.
             record_events: Collect cache events for `take_events`.
-            residency_clock: Measure how long blocks live, with this clock.
+            residency_clock: Measure how long blocks live, in the unit of this clock, for ``residency``.
 
         Raises:
             CacheConfigError: The configuration cannot work.
@@ -86,13 +82,11 @@ class KVCacheManager:
         self.block_pool: BlockPool = self.coordinator.pool
         self.hash_unit = config.hash_unit
         self.hasher = PrefixHasher(self.hash_unit) if enable_caching else None
-        self.empty_hit = self.coordinator.nothing
-        self.no_blocks = KVCacheBlocks(self.empty_hit.ids)
-        self.counters = CacheCounters(len(config.groups))
-        self.recorder: CacheCalls | None = None
-        """Gets all of its calls instead, while there is one, and passes them on."""
+        self.no_hit, self.no_blocks = self.coordinator.no_hit, self.coordinator.no_blocks
+        self._collector = StatsCollector(self.coordinator)
         misses, events = track_misses and enable_caching, record_events and enable_caching
-        self.events, self.residency = observe(self.coordinator, misses, events, residency_clock)
+        self.residency = self.coordinator.observe(misses, events, residency_clock)
+        self.events = self.coordinator.events
 
     @property
     def usage(self) -> float:
@@ -101,18 +95,22 @@ class KVCacheManager:
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks of the shared pool that nobody holds, cached ones included."""
+        """Blocks of the shared pool that no request holds, cached ones included."""
         return self.block_pool.num_free
 
     # ---- what the scheduler calls
 
     def get_computed_blocks(self, request: Request) -> ComputedBlocks:
-        """How much of ``request`` is cached. Its last token is left to compute, for the sake of its logits.
+        """Find the longest cached prefix of ``request``, which has no computed tokens.
 
-        Nothing is held and nothing changes. Only for a request without computed tokens.
+        The hit leaves at least the last token to compute, since the model must give its logits. No block is held.
+
+        Returns:
+            The hit, its number of tokens, and the junction: how far some group could have gone beyond the hit.
+
+        Raises:
+            ValueError: The request's keys are not of this cache's unit.
         """
-        if self.recorder is not None:
-            return self.recorder.get_computed_blocks(request)
         unit = self.hash_unit
         if self.enable_caching and request.hash_unit not in (None, unit):
             raise ValueError(
@@ -120,7 +118,7 @@ class KVCacheManager:
                 f"every {unit}; make it with hasher=manager.hasher"
             )
         if not self.enable_caching or request.skip_reading_prefix_cache:
-            return ComputedBlocks(self.empty_hit, 0, 0)
+            return ComputedBlocks(self.no_hit, 0, 0)
         hit = self.coordinator.find_longest_cache_hit(request, request.num_tokens - 1)
         if self.coordinator.ledger is not None:
             hit.causes = self.coordinator.miss_causes(request, hit)
@@ -131,7 +129,7 @@ class KVCacheManager:
         request: Request,
         num_new_tokens: int,
         num_new_computed_tokens: int = 0,
-        new_computed_blocks: KVCacheBlocks | None = None,
+        new_computed_blocks: PrefixHit | None = None,
         *,
         num_lookahead_tokens: int = 0,
         num_external_computed_tokens: int = 0,
@@ -141,258 +139,166 @@ class KVCacheManager:
         reserved_blocks: int = 0,
         has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
-        """Slots for the next step of ``request``, or None when they do not fit now.
+        """Allocate slots for the next step of ``request``, or return None if they do not fit now.
 
-        The tokens of a call lie in this order::
+        The tokens of a call are in this order::
 
             | computed | adopted hit | from outside | new | look-ahead |
 
         Args:
+            request: Running, or about to be admitted. Its ``num_computed_tokens`` are those before the step.
             num_new_tokens: Tokens that the step computes, drafts included.
-            num_new_computed_tokens: Tokens of the hit ``new_computed_blocks``.
+            num_new_computed_tokens: Tokens of the hit to adopt: all of ``new_computed_blocks``, or 0 to adopt
+                nothing of it.
+            new_computed_blocks: What the look-up of this request found, for an admission.
             num_lookahead_tokens: Slots for a draft model beyond the new tokens.
-            num_external_computed_tokens: Tokens whose entries are loaded from outside. A loader fills whole
-                blocks, since later keys promise all their tokens.
-            delay_cache_blocks: The load is still running: give no keys yet.
+            num_external_computed_tokens: Tokens that are loaded from outside. A loader must fill whole blocks,
+                since a block's key covers all its tokens.
+            delay_cache_blocks: Give no keys yet, because the load has not finished; `cache_blocks` gives them.
             num_encoder_tokens: Encoder tokens of an admission.
-            full_sequence_must_fit: Refuse as well if the whole request could not fit.
-            reserved_blocks: Free blocks to leave for others.
-            has_scheduled_reqs: Other requests run, so that an admission respects the watermark.
+            full_sequence_must_fit: Also refuse if the whole request does not fit.
+            reserved_blocks: Blocks of the shared pool to leave free for others.
+            has_scheduled_reqs: Whether other requests run, so that an admission respects the watermark.
 
         Returns:
-            The entries that this call appended for new and look-ahead tokens, null entries included.
+            Per group, the entries that this call appended for new and look-ahead tokens, null entries included.
 
         Raises:
-            ValueError: There is nothing to allocate and nothing to adopt.
-            ManagerError: A single-type manager raised; everything is as it was before the call.
+            ValueError: There is nothing to allocate and nothing to adopt, the hit does not fit the arguments or
+                this cache, or another request of this id holds blocks.
+            StaleHitError: A block of the hit was reused since the look-up.
+            ManagerError: A single-type manager raised; the call was rolled back.
         """
-        if self.recorder is not None:
-            return self.recorder.allocate_slots(
-                request,
-                num_new_tokens,
-                num_new_computed_tokens,
-                new_computed_blocks,
-                num_lookahead_tokens=num_lookahead_tokens,
-                num_external_computed_tokens=num_external_computed_tokens,
-                delay_cache_blocks=delay_cache_blocks,
-                num_encoder_tokens=num_encoder_tokens,
-                full_sequence_must_fit=full_sequence_must_fit,
-                reserved_blocks=reserved_blocks,
-                has_scheduled_reqs=has_scheduled_reqs,
-            )
         held = self.coordinator.tables.get(request.request_id)
-        # A running request that stays within what its last step found out: no block, no key, nothing dead.
+        # Most decode steps end here: no block is needed, dead or to be keyed before ``no_work_until``.
         if (
             held is not None
             and held.owner is request
-            and request.num_computed_tokens + num_new_tokens + num_lookahead_tokens <= held.quiet_until
+            and request.num_computed_tokens + num_new_tokens + num_lookahead_tokens <= held.no_work_until
             and request.status is RUNNING
             and num_new_tokens > 0
             and not num_external_computed_tokens
         ):
             return self.no_blocks
+        if not (num_new_tokens or num_new_computed_tokens or num_external_computed_tokens):
+            raise ValueError(f"request {request.request_id!r}: no tokens to allocate and none to adopt")
+        hit: PrefixHit | None = None
         if held is None and num_new_computed_tokens:
-            managers = len(self.coordinator.managers)
-            check_adopted(request.request_id, num_new_computed_tokens, new_computed_blocks, managers)
+            hit = self._adoptable(request, num_new_computed_tokens, new_computed_blocks)
         elif held is not None and held.owner is not request:
             raise ValueError(
                 f"request {request.request_id!r}: another request of this id holds blocks; free it first"
             )
-        if not (num_new_tokens or num_new_computed_tokens or num_external_computed_tokens):
-            raise ValueError(f"request {request.request_id!r}: no tokens to allocate and none to adopt")
-        adopted, longest = 0 if held else num_new_computed_tokens, self.max_model_len
-        total = min(request.num_computed_tokens + adopted + num_external_computed_tokens, longest)
-        main = total + num_new_tokens
-        slots = min(main + num_lookahead_tokens, longest)
-        loads = held is None and num_external_computed_tokens > 0
-        step = Step(total, main, slots, adopted, loads, num_encoder_tokens)
+        longest, hit_tokens = self.max_model_len, hit.num_tokens if hit is not None else 0
+        before = min(request.num_computed_tokens + hit_tokens + num_external_computed_tokens, longest)
+        after = before + num_new_tokens
+        allocation = Allocation(
+            before,
+            after,
+            min(after + num_lookahead_tokens, longest),
+            0 if delay_cache_blocks else min(after, request.num_tokens),
+            hit_tokens,
+            held is None and num_external_computed_tokens > 0,
+            num_encoder_tokens,
+        )
         headroom = NO_HEADROOM
         watermark = self.watermark_blocks if has_scheduled_reqs and request.status in ADMISSIBLE else 0
         if watermark or reserved_blocks or full_sequence_must_fit:
-            full = min(request.num_tokens, self.max_model_len) if full_sequence_must_fit else 0
+            full = min(request.num_tokens, longest) if full_sequence_must_fit else 0
             headroom = Headroom(watermark, reserved_blocks, full)
-        mark_step(self.coordinator, held)
-        try:
-            return self._allocate(request, held, new_computed_blocks, step, headroom, delay_cache_blocks)
-        except StaleHitError:
-            raise
-        except Exception as error:
-            undo_step(self.coordinator, request.request_id, held)
-            raise manager_error(self.coordinator, error, f"request {request.request_id!r}, {step}") from error
-
-    def _allocate(
-        self,
-        request: Request,
-        held: RequestTables | None,
-        hit: KVCacheBlocks | None,
-        step: Step,
-        headroom: Headroom,
-        delay_cache_blocks: bool,
-    ) -> KVCacheBlocks | None:
-        """Free what is dead, count, refuse or commit, key."""
-        coordinator = self.coordinator
-        admitted = held is None
+        answer = self.coordinator.allocate(request, held, hit, allocation, headroom)
+        if not isinstance(answer, KVCacheBlocks):
+            self._collector.refused(answer)
+            return None
         if held is None:
-            held = coordinator.new_tables(request)
-        else:
-            settled = max(0, step.total - request.num_in_flight_tokens)
-            if settled > held.quiet_until:
-                coordinator.free_dead(held, settled)
-        hits: Sequence[IntArray] | None = None
-        if step.hit_tokens and hit is not None:
-            assert isinstance(hit, PrefixHit)
-            hits = hit.by_manager
-            if coordinator.are_stale(hits, request):
-                raise StaleHitError(f"request {request.request_id!r}: the hit is out of date; look it up again")
-            if coordinator.are_too_fresh(hits, step.hit_tokens):
-                return self._refused("not_written_yet")
-            if step.loads:
-                hits = coordinator.live_parts(hits, step.total)
+            self._collector.admitted(request.num_tokens, hit_tokens, new_computed_blocks)
+        return answer
 
-        if not admitted and headroom is NO_HEADROOM and coordinator.has_room(held, step.slots):
-            coordinator.settle(held, step)
-            self._key_step(held, request, step, delay_cache_blocks)
-            return self.no_blocks
-        growths = coordinator.growths(held.tables, hits, step)
-        if not coordinator.fits(coordinator.demand(growths, hits), headroom.watermark + headroom.reserved):
-            return self._refused("no_blocks")
-        if headroom.full_tokens:
-            need = coordinator.demand_to_the_end(held.tables, hits, step, headroom.full_tokens)
-            if not coordinator.fits(need, headroom.watermark):
-                return self._refused("whole_request")
-
-        if admitted:
-            coordinator.tables[request.request_id] = held
-        added = coordinator.commit(held, hits, growths, step)
-        self._key_step(held, request, step, delay_cache_blocks)
-        if admitted:
-            causes = coordinator.ledger is not None
-            self.counters.admitted(request.num_tokens, step.hit_tokens, hit, causes)
-        return added
-
-    def _key_step(self, held: RequestTables, request: Request, step: Step, delay: bool) -> None:
-        """Key what ``step`` has filled, and find out how long nothing will happen after it."""
-        keyed = 0 if delay else min(step.main, request.num_tokens)
-        held.quiet_until = -1
-        if keyed:
-            if keyed >= held.keys_from:
-                self._key(held, request, keyed)
-                held.keys_from = keyed - keyed % self.hash_unit + self.hash_unit
-            if step.main >= request.num_prompt_tokens:
-                held.quiet_until = self.coordinator.quiet_until(held, keyed, step.main)
-
-    def _refused(self, reason: str) -> KVCacheBlocks | None:
-        self.counters.refusals[reason] += 1
-        return None
+    def _adoptable(self, request: Request, num_tokens: int, hit: PrefixHit | None) -> PrefixHit:
+        """``hit``; ValueError unless it has ``num_tokens`` tokens and is of a cache with the same managers."""
+        if hit is None or hit.num_tokens != num_tokens:
+            raise ValueError(
+                f"request {request.request_id!r}: num_new_computed_tokens = {num_tokens}, "
+                f"new_computed_blocks is a hit of {hit.num_tokens if hit is not None else 0} tokens"
+            )
+        if len(hit.by_manager) != len(self.coordinator.managers):
+            raise ValueError(f"request {request.request_id!r}: new_computed_blocks is a hit of another cache")
+        return hit
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
-        """Key what is full at ``num_computed_tokens``: the end of a load whose keys were delayed."""
-        if self.recorder is not None:
-            self.recorder.cache_blocks(request, num_computed_tokens)
-        elif held := self.coordinator.tables.get(request.request_id):
-            mark_step(self.coordinator, held)
-            try:
-                self._key(held, request, num_computed_tokens)
-            except Exception as error:
-                undo_step(self.coordinator, request.request_id, held)
-                raise manager_error(self.coordinator, error, f"request {request.request_id!r}") from error
-
-    def _key(self, held: RequestTables, request: Request, num_tokens: int) -> None:
-        if self.enable_caching:
-            if self.events is not None:
-                self.events.request = request
-            self.coordinator.cache_blocks(held, request, num_tokens)
+        """Key the blocks that are full at ``num_computed_tokens``, when a load with delayed keys has finished."""
+        self.coordinator.cache_blocks(request, num_computed_tokens)
 
     def free(self, request: Request) -> None:
-        """Give back the blocks of ``request``, each group's tail first. Their keys stay until reuse."""
-        if self.recorder is not None:
-            self.recorder.free(request)
-        elif held := self.coordinator.tables.pop(request.request_id, None):
-            self._release(held)
+        """Free the blocks of ``request``, each group's tail first. They keep their keys until they are reused."""
+        self.coordinator.free(request)
 
     def pop_blocks_for_free(self, request: Request) -> RequestTables | None:
-        """End ``request`` but keep its blocks held, for a transfer that still reads them, until `free_blocks`."""
-        held = self.coordinator.tables.pop(request.request_id, None)
-        if held is not None:
-            self.coordinator.deferred.append(held)
-        return held
+        """End ``request`` but keep its blocks held until `free_blocks`, for a transfer that still reads them."""
+        return self.coordinator.defer_free(request)
 
     def free_blocks(self, held: RequestTables) -> None:
-        """Give back what `pop_blocks_for_free` kept, each group's blocks to the pool that they came from.
+        """Free what `pop_blocks_for_free` kept.
 
         Raises:
-            ValueError: They were given back already, or never kept.
+            ValueError: It was freed before, or never kept.
         """
-        for i, kept in enumerate(self.coordinator.deferred):
-            if kept is held:
-                del self.coordinator.deferred[i]
-                self._release(held)
-                return
-        raise ValueError(f"the blocks of request {held.owner.request_id!r} are not waiting to be freed")
-
-    def _release(self, held: RequestTables) -> None:
-        try:
-            self.coordinator.release(held)
-        except Exception as error:
-            recount(self.coordinator)
-            where = f"free of request {held.owner.request_id!r}"
-            raise manager_error(self.coordinator, error, where) from error
+        self.coordinator.free_deferred(held)
 
     def new_step_starts(self) -> None:
-        """A new scheduling step: states keyed in the last one are readable now."""
-        if self.recorder is not None:
-            self.recorder.new_step_starts()
-        else:
-            self.coordinator.new_step_starts()
+        """Begin a scheduling step: states that the last one has keyed can be hit now."""
+        self.coordinator.groups.new_step_starts()
 
     def take_copies(self) -> list[tuple[int, int]]:
         """The page copies (source, target) to run before the step's forward pass, group by group.
 
-        Both ends stay held until `release_copies`.
+        Both blocks of each stay held until `release_copies`.
         """
-        return self.coordinator.pending_copies()
+        return self.coordinator.groups.pending_copies()
 
     def release_copies(self) -> None:
-        """The copies that `take_copies` gave have run."""
-        if self.recorder is not None:
-            self.recorder.release_copies()
-        else:
-            self.coordinator.release_copies()
+        """The copies that `take_copies` returned have run."""
+        self.coordinator.groups.release_copies()
 
     def take_events(self) -> list[CacheEvent]:
-        """The cache events since the last call; empty unless they are recorded."""
+        """The cache events since the last call; empty unless ``record_events`` is on."""
         return self.events.take() if self.events is not None else []
 
     def evict_blocks(self, block_ids: Iterable[int], group: int | None = None) -> None:
-        """Drop the keys of these blocks of the shared pool, or of the pool of ``group``; nothing else changes."""
-        if self.recorder is not None:
-            self.recorder.evict_blocks(block_ids, group)
-        else:
-            pool = self.block_pool if group is None else self.coordinator.pool_of_group(group)
-            pool.evict(block_ids)
+        """Drop the keys of these blocks of the shared pool, or of the pool of ``group``. Held blocks stay held.
+
+        Raises:
+            BlockPoolError: One is outside of the pool.
+        """
+        pool = self.block_pool if group is None else self.coordinator.groups.pool_of_group(group)
+        pool.evict(block_ids)
 
     def reset_prefix_cache(self) -> bool:
         """Drop every key, if no request holds a block; otherwise do nothing and return False."""
-        if self.recorder is not None:
-            return self.recorder.reset_prefix_cache()
-        pools = self.coordinator.pools
-        if any(pool.num_free != pool.num_blocks - 1 for pool in pools):
-            return False
-        return all(pool.reset() for pool in pools)
+        return self.coordinator.groups.reset_keys()
 
-    # ---- looking
+    # ---- reading
 
     def get_block_ids(self, request_id: str) -> tuple[IntArray, ...]:
-        """The request's block table, one row per group; empty rows where it holds nothing."""
+        """The request's block table, one row of block ids per group; empty rows if it holds nothing."""
         held = self.coordinator.tables.get(request_id)
         if held is None:
-            return self.empty_hit.ids
+            return self.no_hit.ids
         return tuple(held.tables[c].row(i) for c, i in self.coordinator.place)
 
     def get_blocks(self, request_id: str) -> KVCacheBlocks:
         """As `get_block_ids`, in the form that `allocate_slots` returns."""
         return KVCacheBlocks(self.get_block_ids(request_id))
 
+    def blocks_to_finish(self, request: Request, num_new_tokens: int) -> list[int]:
+        """Per pool, the shared one first, the blocks that ``request`` takes until all its tokens are computed.
+
+        It starts with a step of ``num_new_tokens`` and without a hit, as if it were not admitted yet.
+        """
+        after = min(num_new_tokens, self.max_model_len)
+        allocation = Allocation(0, after, after, 0, 0, False, request.num_encoder_tokens)
+        return self.coordinator.blocks_to_finish(request, allocation, min(request.num_tokens, self.max_model_len))
+
     def stats(self) -> CacheStats:
-        """The figures of now, per group and for the pool."""
-        return take_stats(self.coordinator, self.counters)
+        """The stats at this moment, per group and for the shared pool."""
+        return self._collector.stats()

@@ -1,4 +1,4 @@
-"""The ledger of misses: what was computed, what was lost, and so the cause of every miss."""
+"""The ledger of misses: what was computed and what was evicted, hence the cause of every miss."""
 
 from __future__ import annotations
 
@@ -6,41 +6,46 @@ from typing import Final
 
 import numpy as np
 
-from kvhybrid.cache.miss_causes import MissCauses
+from kvhybrid.cache.stats import MissCauses
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.kernel import mark_all, mark_each
 from kvhybrid.managers.pool.observer import PoolObserver
 
 ROW: Final = np.zeros(1, np.int32)
-"""The only row of what is noted for all groups."""
+"""The only row of marks that all groups share."""
 
 
 class MissLedger(PoolObserver):
-    """Remembers, by prefix number, what was computed and which keys were lost, and names the cause of a miss.
+    """Remembers, by prefix number, what was computed and which keys were lost, and finds the cause of a miss.
 
-    The memory is as long as the prefix numbers live: what was neither computed nor lost between the last two
-    sweeps is forgotten and counts as never seen afterwards.
+    It remembers as long as the index keeps the prefix numbers: a prefix that was neither computed nor lost between
+    the last two sweeps is forgotten and counts as never seen afterwards.
     """
 
     def __init__(self, num_groups: int) -> None:
         self._computed = np.zeros((1, 1), np.int32)
         """By prefix number, the period between two sweeps in which it was last computed, 0 for never."""
         self._lost = np.zeros((num_groups, 1), np.int32)
-        """By group and number, the period in which its key was lost, 0 where the key is there or never was."""
+        """By group and number, the period in which its key was lost, 0 if the key exists or never did."""
         self._period = 1
 
     # ---- memory
 
+    @property
+    def room(self) -> int:
+        """Prefix numbers below this can be remembered."""
+        return int(self._lost.shape[1])
+
     def grow(self, numbers: int) -> None:
         """Make room for prefix numbers below ``numbers``."""
-        have = self._lost.shape[1]
+        have = self.room
         if numbers > have:
             more = ((0, 0), (0, max(numbers, 2 * have) - have))
             self._computed, self._lost = np.pad(self._computed, more), np.pad(self._lost, more)
 
     def computed(self, numbers: IntArray) -> None:
-        """A request has computed the prefixes behind ``numbers``."""
+        """A request has computed the prefixes of ``numbers``."""
         mark_all(self._computed, ROW, numbers, self._period)
 
     def stored(self, groups: IntArray, numbers: IntArray) -> None:
@@ -53,13 +58,13 @@ class MissLedger(PoolObserver):
         self.removed(groups, numbers)
 
     def mark_remembered(self, needed: np.ndarray) -> None:
-        """Add to ``needed`` (by number) what happened since the last sweep."""
+        """Mark in ``needed``, a mask by number, what was computed or lost since the last sweep."""
         for marks in (*self._computed, *self._lost):
             needed |= marks[: len(needed)] == self._period
         self._period += 1
 
     def forget(self, spans: list[tuple[int, int]]) -> None:
-        """The numbers ``[first, end)`` of each span will stand for other prefixes."""
+        """The numbers ``[first, end)`` of each span are recycled."""
         for first, end in spans:
             self._computed[:, first:end] = 0
             self._lost[:, first:end] = 0
@@ -69,8 +74,16 @@ class MissLedger(PoolObserver):
     def causes(
         self, manager: SingleTypeKVCacheManager, path: IntArray, num_tokens: int, hit: int, own: int
     ) -> MissCauses:
-        """Where the tokens of a request that hit ``hit`` and could have hit ``own`` went, in one group of
-        ``manager``. The rules are lifted one after another; what each gives back is what it cost."""
+        """Why tokens of a request were not hit, for one group of ``manager``.
+
+        The rules that limit a hit are lifted one after another; each has cost what the hit grows by then.
+
+        Args:
+            path: The request's prefix numbers.
+            num_tokens: Tokens of the request.
+            hit: Tokens of the joint hit.
+            own: Tokens of the longest hit that this group alone could have given.
+        """
         if not manager.spec.cacheable:
             return MissCauses(opted_out=num_tokens - hit)
         unit, alignment = manager.granularity, manager.rules.alignment

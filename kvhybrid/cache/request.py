@@ -1,15 +1,16 @@
-"""A request: its tokens, what of them is computed, and the keys of its prefix."""
+"""A request: its tokens, how many of them are computed, and the keys of its prefix."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from mypy_extensions import mypyc_attr
 
+from kvhybrid.cache.extra_keys import ExtraKeys, LoRA, MediaItem
 from kvhybrid.cache.hashing import PrefixHasher
+from kvhybrid.managers.kernel import as_token_ids
 from kvhybrid.managers.prefix.index import PrefixPath
 from kvhybrid.managers.prefix.key_chain import KeyChain
 
@@ -18,31 +19,26 @@ if TYPE_CHECKING:
 
 
 class RequestStatus(Enum):
-    """Where a request stands with the scheduler."""
+    """The state of a request in the scheduler."""
 
     WAITING = "waiting"
     LOADING = "loading"
-    """Its first tokens come from outside and are not there yet."""
+    """Its first tokens are being loaded from outside."""
     RUNNING = "running"
     PREEMPTED = "preempted"
     FINISHED = "finished"
 
 
-@dataclass(frozen=True)
-class LoRA:
-    """An adapter. Its name and path enter the key of every block."""
+def checked_token_ids(request_id: str, token_ids: Sequence[int]) -> list[int]:
+    """``token_ids`` as a new list of plain ints, whatever kind of integers they are.
 
-    name: str
-    path: str
-
-
-@dataclass(frozen=True)
-class MediaItem:
-    """An image or sound whose placeholder tokens are ``[start, start + length)`` of the prompt."""
-
-    content_hash: str
-    start: int
-    length: int
+    Raises ValueError that names the request and the first one that is no integer, is a bool, or needs more than
+    64 bits.
+    """
+    try:
+        return as_token_ids(token_ids)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"request {request_id!r}: {error}") from None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -51,6 +47,8 @@ class Request:
 
     ``num_computed_tokens`` counts tokens whose cache entries exist; ``num_in_flight_tokens`` of them are
     scheduled and not settled yet. ``block_hashes``, a `KeyChain`, grows with the tokens.
+
+    Raises ValueError for a prompt without tokens, or with a token id that is no integer of 64 bits.
     """
 
     def __init__(
@@ -70,15 +68,13 @@ class Request:
         if not len(prompt_token_ids):
             raise ValueError(f"request {request_id!r}: the prompt has no tokens")
         self.request_id = request_id
-        self.token_ids = list(prompt_token_ids)
+        self.token_ids = checked_token_ids(request_id, prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         self.max_new_tokens = max_new_tokens
-        self.cache_salt = cache_salt or None
-        self.lora = lora
-        self.media = tuple(media)
+        self.extra_keys = ExtraKeys(lora, tuple(media), cache_salt or None)
         self.num_encoder_tokens = num_encoder_tokens
         self.encoder_input = encoder_input
-        """What the encoder reads, kept until the request is finished: after a preemption it is read again."""
+        """The encoder's input, kept until the request is finished: after a preemption it is encoded again."""
         self.skip_reading_prefix_cache = skip_reading_prefix_cache
 
         self.status = RequestStatus.WAITING
@@ -86,14 +82,14 @@ class Request:
         self.num_in_flight_tokens = 0
         self.num_preemptions = 0
         self.shared_prefix_boundary = 0
-        """The junction that the latest look-up found: how far another group proved the prefix shared."""
+        """The junction of the latest look-up, in tokens: how far another group proved the prefix shared."""
 
         self._hasher = hasher
         self.hash_unit = hasher.unit if hasher else None
-        """Tokens per key, where the request has keys."""
+        """Tokens per key; None if the request has no keys."""
         self.block_hashes = KeyChain()
         self.path: PrefixPath | None = None
-        """The numbers of its keys, kept by the cache manager that it is sent to."""
+        """The prefix numbers of its keys in the cache that it was sent to last."""
         self._extend_hashes()
 
     @property
@@ -109,10 +105,13 @@ class Request:
         return len(self.token_ids) - self.num_prompt_tokens
 
     def append_output_token_ids(self, token_ids: Sequence[int]) -> None:
-        """Add sampled tokens and the keys of the units that they fill."""
-        self.token_ids.extend(token_ids)
+        """Add sampled tokens and the keys of the units that they fill.
+
+        Raises ValueError for a token id that is no integer of 64 bits; none is added then.
+        """
+        self.token_ids.extend(checked_token_ids(self.request_id, token_ids))
         self._extend_hashes()
 
     def _extend_hashes(self) -> None:
         if self._hasher is not None:
-            self._hasher.extend(self)
+            self._hasher.extend(self.block_hashes, self.token_ids, self.extra_keys)

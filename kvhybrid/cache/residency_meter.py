@@ -1,4 +1,4 @@
-"""How long blocks live in the cache: life, idle time and reuse gaps, per group."""
+"""How long blocks stay in the cache: life, idle time and reuse gaps, per group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvhybrid.managers.pool.observer import PoolObserver
 
 @dataclass
 class Durations:
-    """Count, sum and largest of a measure, in the unit of the clock."""
+    """Count, sum and maximum of a measured time, in the unit of the clock."""
 
     count: int = 0
     total: float = 0.0
@@ -33,10 +33,10 @@ class Durations:
 
 @dataclass
 class GroupResidency:
-    """The measures of one group."""
+    """The measured times of one group."""
 
     life: Durations = field(default_factory=Durations)
-    """From handing a block out until its keys were lost to a new owner."""
+    """From handing a block out until it lost its keys because it was reused."""
     idle: Durations = field(default_factory=Durations)
     """How long an evicted block had been free."""
     reuse_gap: Durations = field(default_factory=Durations)
@@ -44,10 +44,10 @@ class GroupResidency:
 
 
 class ResidencyMeter(PoolObserver):
-    """Times the blocks of one pool with ``clock``, whose unit is the caller's: seconds, steps, modelled time."""
+    """Measures the blocks of one pool with ``clock``, in the caller's unit: seconds, steps, modelled time."""
 
     def __init__(self, pool: BlockPool, groups: list[GroupResidency], clock: Callable[[], float]) -> None:
-        """Several meters, one a pool, add to the same ``groups``."""
+        """The meters of several pools may add to the same ``groups``."""
         self.groups = groups
         self._clock = clock
         self._pool = pool

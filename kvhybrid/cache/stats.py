@@ -1,20 +1,62 @@
-"""Figures that everybody sees: per group and per step, under names defined once."""
+"""The stats of a cache, per group and per step, and the metric names that trackers get them under."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from operator import add, attrgetter
 
-from kvhybrid.cache.miss_causes import MissCauses
+
+@dataclass(frozen=True)
+class MissCauses:
+    """Why tokens were not hit: every token that a request asks of a group is a hit or has exactly one cause.
+
+    Each field is a number of tokens.
+    """
+
+    other_group: int = 0
+    """The group had them; another could not resume there."""
+    last_token: int = 0
+    """They were cached up to the prompt's end, whose last token must be computed."""
+    draft_drop: int = 0
+    """A draft model recomputes the last unit of a hit."""
+    granularity: int = 0
+    """Hits end on block boundaries that all groups share; these lie between two of them, or after the last."""
+    not_retained: int = 0
+    """They were computed before, and neither retention nor the live set kept a block of them here."""
+    evicted: int = 0
+    """They were cached here once and lost their key."""
+    never_seen: int = 0
+    """They were never computed before, or too long ago to be remembered."""
+    no_room: int = 0
+    """They were hit, but the request was admitted without: copying a shared block needs one more block."""
+    opted_out: int = 0
+    """The request or the group does not read the cache."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(_counts(self))
+
+    def __add__(self, other: MissCauses) -> MissCauses:
+        return MissCauses(*map(add, _counts(self), _counts(other)))
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+    def by_name(self) -> dict[str, int]:
+        return asdict(self)
+
+
+_counts: Callable[[MissCauses], tuple[int, ...]] = attrgetter(*(field.name for field in fields(MissCauses)))
 
 
 @dataclass(frozen=True)
 class GroupStats:
-    """Counters of one cache group. Token and eviction counts run from the start; block counts are of now."""
+    """Stats of one cache group. Tokens and evictions are counted from the start, blocks at the moment."""
 
     name: str
     tokens_asked: int
-    """Tokens of the prompts that were looked up and admitted."""
+    """Tokens of the requests that were admitted."""
     tokens_hit: int
     """Tokens of the joint hits that were adopted: the same for every group of one cache."""
     tokens_own_hit: int
@@ -24,11 +66,11 @@ class GroupStats:
     blocks_cached: int
     """Blocks with a key, held or free."""
     blocks_reusable: int
-    """Blocks with a key that nobody holds: free, and still good for a hit."""
+    """Blocks with a key that no request holds: free, and can still be hit."""
     evictions: int
     """Blocks that lost their key to a new owner."""
     misses: MissCauses | None = None
-    """Why tokens were not hit, when that is tracked: with the hits they add up to the tokens asked."""
+    """Why tokens were not hit, if that is tracked: with the hits they add up to the tokens asked."""
 
     @property
     def hit_rate(self) -> float:
@@ -39,8 +81,8 @@ class GroupStats:
         return self.tokens_own_hit / self.tokens_asked if self.tokens_asked else 0.0
 
     def metrics(self) -> dict[str, float]:
-        """``group/<name>/<figure>`` for trackers."""
-        figures: dict[str, float] = {
+        """``group/<name>/<metric>`` for trackers."""
+        values: dict[str, float] = {
             "hit_rate": self.hit_rate,
             "own_hit_rate": self.own_hit_rate,
             "tokens_asked": self.tokens_asked,
@@ -52,8 +94,8 @@ class GroupStats:
             "evictions": self.evictions,
         }
         if self.misses is not None:
-            figures.update({f"miss/{cause}": tokens for cause, tokens in self.misses.by_name().items()})
-        return {f"group/{self.name}/{figure}": value for figure, value in figures.items()}
+            values.update({f"miss/{cause}": tokens for cause, tokens in self.misses.by_name().items()})
+        return {f"group/{self.name}/{metric}": value for metric, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -62,14 +104,15 @@ class CacheStats:
 
     groups: tuple[GroupStats, ...]
     num_blocks: int
-    """Usable blocks, the null block not counted."""
+    """Usable blocks of the shared pool, the null block not counted."""
     blocks_free: int
+    """Blocks of the shared pool that no request holds, those with a key included."""
     usage: float
     """Share of the usable blocks that requests hold, 0 to 1."""
     refusals: int
     """Calls for slots that got none."""
     refusals_by_reason: Mapping[str, int] = field(default_factory=dict)
-    """``no_blocks`` for the step, ``whole_request`` could never be finished, ``not_written_yet`` by this step."""
+    """By the values of `kvhybrid.cache.coordinators.allocation.Refusal`."""
 
     def metrics(self) -> dict[str, float]:
         merged: dict[str, float] = {
@@ -94,6 +137,7 @@ class StepStats:
     """Tokens sampled in this step."""
     num_running: int
     num_waiting: int
+    """Requests that run, and that wait, after the step."""
     preemptions: int
     """Since the start."""
     seconds: float

@@ -46,7 +46,29 @@ def check_bound(spec: KVCacheSpec, rng: Random) -> Tightness:
         if bound < most:
             raise Violation(CHECK, f"{answer}, but a step touches {most} blocks")
         total += Tightness(1, int(bound == most), f"{answer}, {most} would do", bound - most)
+    check_cycle(spec, longest)
     return total
+
+
+def check_cycle(spec: KVCacheSpec, length: int) -> None:
+    """Compare ``release_cycle``, if there is one, with brute force up to ``length`` tokens.
+
+    Raises:
+        Violation: A step that starts one token later touches fewer blocks, away from the cycle's phase.
+    """
+    cycle = spec.release_cycle(spec.block_size)
+    if cycle is None or spec.prefix:
+        return
+    period, phase = cycle
+    for in_flight in (1, spec.block_size, spec.block_size + 1, length // 2 + 1):
+        for n in range(1, length - in_flight):
+            now, later = (spec.step_blocks(p, p + in_flight, spec.block_size) for p in (n, n + 1))
+            if later < now and n % period != phase:
+                raise Violation(
+                    CHECK,
+                    f"{said(spec)}: release_cycle = ({period}, {phase}), but steps of {in_flight} tokens touch "
+                    f"{now} blocks from {n} and {later} from {n + 1}",
+                )
 
 
 def most_touched(spec: KVCacheSpec, in_flight: int, length: int) -> int:

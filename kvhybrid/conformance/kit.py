@@ -16,9 +16,10 @@ from kvhybrid.conformance.laws import check_live_set
 from kvhybrid.conformance.oracle import CHECK as HITS
 from kvhybrid.conformance.pages import NAME, PAGE, VALUE, check_name, check_page, check_value
 from kvhybrid.conformance.shrink import Failing, shrink
+from kvhybrid.conformance.stage import Tally
 from kvhybrid.conformance.subject import Subject, said
 from kvhybrid.conformance.traffic import Traffic, draw_config
-from kvhybrid.conformance.twin import EXCEPTIONS, MANAGER, Tally, Twins
+from kvhybrid.conformance.twin import EXCEPTIONS, MANAGER, Twins
 from kvhybrid.conformance.violation import Violation, guarded
 from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.scenarios.form import ScenarioError
@@ -34,12 +35,12 @@ PLAYED = (MANAGER, HITS, INVARIANTS, EXCEPTIONS)
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check came to."""
+    """The result of one check."""
 
     check: str
     text: str
     passed: bool | None
-    """None where the check was not carried out to its end."""
+    """None if the check was not carried out to its end."""
     failing: Failing | None = None
 
 

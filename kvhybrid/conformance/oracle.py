@@ -1,14 +1,16 @@
-"""The longest hit by brute force: every aligned length against the live sets and what the pool really holds."""
+"""The longest hit by brute force: every aligned length against the live sets and what the pools really hold."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from math import lcm
 from typing import Any
 
+from kvhybrid.cache.config import KVCacheConfig
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request
+from kvhybrid.conformance.pool_keys import found_in, pool_of
 from kvhybrid.conformance.violation import Violation
 
 CHECK = "hits"
@@ -16,37 +18,46 @@ CHECK = "hits"
 
 @dataclass(frozen=True)
 class Oracle:
-    """One look-up of one request."""
+    """One request's prefix against the keys of a cache."""
 
-    manager: KVCacheManager
-    request: Request
+    config: KVCacheConfig
+    keyed: Callable[[int, int], int]
+    """(group, prefix length in tokens) to the block found under it, 0 for none."""
+    sub_block: bool
+    """Hits may end inside a block, on any prefix key."""
 
-    @cached_property
-    def _numbers(self) -> list[int]:
-        numbers: list[int] = self.manager.coordinator.numbers(self.request).tolist()
-        return numbers
+    @classmethod
+    def of(cls, manager: KVCacheManager, request: Request) -> Oracle:
+        numbers, unit = manager.coordinator.numbers(request).tolist(), manager.config.hash_unit
 
-    def keyed(self, g: int, tokens: int) -> int:
-        """The block that group ``g`` has under the prefix of ``tokens`` tokens, 0 for none."""
-        at, rest = divmod(tokens, self.manager.config.hash_unit)
-        if rest or not 0 < at <= len(self._numbers):
-            return 0
-        return int(self.manager.block_pool.index[g, self._numbers[at - 1]])
+        def keyed(g: int, tokens: int) -> int:
+            at, rest = divmod(tokens, unit)
+            return found_in(pool_of(manager, g), g, numbers[at - 1]) if not rest and 0 < at <= len(numbers) else 0
 
-    def longest(self) -> int:
-        """The longest length from which every group can resume."""
-        config, coordinator = self.manager.config, self.manager.coordinator
-        limit = self.request.num_tokens - 1
-        groups = [g for g, group in enumerate(config.groups) if group.spec.cacheable]
-        for p in range(limit // coordinator.alignment * coordinator.alignment, 0, -coordinator.alignment):
+        return cls(manager.config, keyed, manager.coordinator.sub_block_hits)
+
+    @property
+    def alignment(self) -> int:
+        """What hits are multiples of."""
+        return self.config.hash_unit if self.sub_block else lcm(*self.config.block_sizes)
+
+    def cacheable(self) -> Iterator[int]:
+        return (g for g, group in enumerate(self.config.groups) if group.spec.cacheable)
+
+    def joint_hit(self, limit: int) -> int:
+        """The longest length up to ``limit`` from which every group can resume."""
+        return self.longest(list(self.cacheable()), limit)
+
+    def longest(self, groups: Sequence[int], limit: int) -> int:
+        """As `joint_hit`, for some of the groups."""
+        for p in range(limit // self.alignment * self.alignment, 0, -self.alignment):
             if all(self.resumes(g, p, limit) for g in groups):
                 return p
         return 0
 
     def resumes(self, g: int, p: int, limit: int) -> bool:
         """Whether cached blocks cover ``live(p)`` and, for a draft model, the margin above ``p``."""
-        config = self.manager.config
-        spec, size, margin = config.groups[g].spec, config.block_size_of(config.groups[g].spec), self._margin(g)
+        spec, size, margin = self.config.groups[g].spec, self._size(g), self._margin(g)
         if spec.state:
             return bool(self.keyed(g, p))
         ends: dict[int, int] = {}
@@ -55,56 +66,63 @@ class Oracle:
                 ends[j] = max(ends.get(j, 0), min(part.stop, (j + 1) * size))
         return all(self._covers(g, j, end, limit + margin) for j, end in ends.items())
 
+    def reads_any(self, g: int, p: int) -> bool:
+        """Whether ``live(p)`` has a token."""
+        return any(len(part) for part in self.config.groups[g].spec.live(p))
+
+    def blocks(self, g: int, p: int) -> list[int]:
+        """The entries of a hit of ``p`` tokens whose blocks end at or below ``p``, null entries included."""
+        size = self._size(g)
+        live = {j for blocks in self.config.groups[g].spec.live_blocks(p, size) for j in blocks}
+        return [self.keyed(g, (j + 1) * size) if j in live else 0 for j in range(p // size)]
+
+    def _size(self, g: int) -> int:
+        return self.config.block_sizes[g]
+
+    def _alike(self, g: int) -> Sequence[int]:
+        """The groups that go in lockstep with ``g``."""
+        return next(members for members in self.config.lockstep() if g in members)
+
     def _margin(self, g: int) -> int:
-        config = self.manager.config
-        spec = config.groups[g].spec
-        if spec.state or not any(other.draft and other.spec == spec for other in config.groups):
+        spec = self.config.groups[g].spec
+        if spec.state or not any(self.config.groups[h].draft for h in self._alike(g)):
             return 0
-        fine = self.manager.coordinator.sub_block_hits and spec.sub_block
-        return config.hash_unit if fine else config.block_size_of(spec)
+        return self.config.hash_unit if self.sub_block and spec.sub_block else self._size(g)
 
     def _covers(self, g: int, j: int, end: int, limit: int) -> bool:
-        """Whether a key leads to a block ``j`` that holds the tokens up to ``end``, in all groups of the spec."""
-        config, fine = self.manager.config, self.manager.coordinator.sub_block_hits
-        spec, unit = config.groups[g].spec, config.hash_unit
-        whole = (j + 1) * config.block_size_of(spec)
-        keys = [whole] if whole <= limit or not fine else []
-        if fine and spec.sub_block:
+        """Whether one key leads, in all groups in lockstep, to a block ``j`` with the tokens up to ``end``."""
+        spec, unit = self.config.groups[g].spec, self.config.hash_unit
+        whole = (j + 1) * self._size(g)
+        keys = [whole] if whole <= limit or not self.sub_block else []
+        if self.sub_block and spec.sub_block:
             keys.extend(range(-(-end // unit) * unit, min(whole - 1, limit) + 1, unit))
-        alike = [h for h, other in enumerate(config.groups) if other.spec == spec]
-        return any(all(self.keyed(h, key) for h in alike) for key in keys)
+        return any(all(self.keyed(h, key) for h in self._alike(g)) for key in keys)
 
 
 def check_hit(manager: KVCacheManager, request: Request, answer: Mapping[str, Any]) -> None:
     """Compare a look-up's answer, in the words of a scenario, with brute force.
 
     Raises:
-        Violation: The hit is not the longest, or its blocks are not those that the pool holds.
+        Violation: The hit is not the longest, its blocks are not those that the pools hold, or the junction is not
+            beyond it.
     """
-    oracle = Oracle(manager, request)
+    oracle, name = Oracle.of(manager, request), f"request {request.request_id!r}"
     readable = manager.enable_caching and not request.skip_reading_prefix_cache
-    right, found = oracle.longest() if readable else 0, answer["hit_tokens"]
+    right, found = oracle.joint_hit(request.num_tokens - 1) if readable else 0, answer["hit_tokens"]
     if found != right:
-        raise Violation(
-            CHECK,
-            f"request {request.request_id!r}: a hit of {found} tokens, but by brute force {right}",
-            {"hit_tokens": right},
-        )
-    rows = list(answer["hit_blocks"])
-    for g, group in enumerate(manager.config.groups):
-        if right and group.spec.cacheable:
-            _check_blocks(oracle, g, right, rows)
+        text = f"{name}: a hit of {found} tokens, but by brute force {right}"
+        raise Violation(CHECK, text, {"hit_tokens": right})
+    if answer["junction"] and answer["junction"] <= right:
+        raise Violation(CHECK, f"{name}: a junction at {answer['junction']}, within the hit of {right} tokens")
+    for g in oracle.cacheable() if right else ():
+        _check_blocks(oracle, g, right, list(answer["hit_blocks"]), name)
 
 
-def _check_blocks(oracle: Oracle, g: int, p: int, rows: list[list[int]]) -> None:
-    config, row = oracle.manager.config, rows[g]
-    spec, size = config.groups[g].spec, config.block_size_of(config.groups[g].spec)
-    live = {j for blocks in spec.live_blocks(p, size) for j in blocks}
-    whole = [oracle.keyed(g, (j + 1) * size) if j in live else 0 for j in range(p // size)]
+def _check_blocks(oracle: Oracle, g: int, p: int, rows: list[list[int]], name: str) -> None:
+    row, size, whole = rows[g], oracle.config.block_sizes[g], oracle.blocks(g, p)
     if row[: p // size] != whole or len(row) != -(-p // size):
         raise Violation(
             CHECK,
-            f"request {oracle.request.request_id!r}: a hit of {p} tokens with blocks {row} in group {g}, but the "
-            f"pool holds {whole}",
+            f"{name}: a hit of {p} tokens with blocks {row} in group {g}, but the pool holds {whole}",
             {"hit_blocks": [*rows[:g], whole + row[p // size : -(-p // size)], *rows[g + 1 :]]},
         )

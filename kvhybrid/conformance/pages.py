@@ -56,7 +56,7 @@ def _check_growth(spec: KVCacheSpec, larger: KVCacheSpec) -> None:
 
 
 def _with_other_blocks(spec: KVCacheSpec) -> Iterator[KVCacheSpec]:
-    """``spec`` with larger blocks, as far as it accepts them."""
+    """``spec`` with larger blocks, if it accepts them."""
     for factor in (2, 3):
         try:
             yield replace(spec, block_size=factor * spec.block_size)

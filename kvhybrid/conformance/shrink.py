@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kvhybrid.conformance.twin import Config, Step, Twins
+from kvhybrid.conformance.twin import Config, Twins
 from kvhybrid.conformance.violation import Violation
-from kvhybrid.scenarios.form import ScenarioError
+from kvhybrid.scenarios.form import ScenarioError, ScenarioStep
 from kvhybrid.scenarios.player import tokens_of
 from kvhybrid.scenarios.token_names import runs_of
 
@@ -21,7 +21,7 @@ class Failing:
     """A configuration and steps, the last of which break a contract."""
 
     config: Config
-    steps: list[Step]
+    steps: list[ScenarioStep]
     violation: Violation
 
     @property
@@ -34,7 +34,7 @@ class Failing:
         return len(self.steps), tokens, len(self.config["groups"]), options, self.config["num_blocks"], new
 
 
-def replay(config: Config, steps: list[Step], kinds: frozenset[str]) -> Failing | None:
+def replay(config: Config, steps: list[ScenarioStep], kinds: frozenset[str]) -> Failing | None:
     """Play ``steps``, cut to what makes sense; None where no contract is broken."""
     try:
         twins = Twins(config, kinds)
@@ -75,7 +75,7 @@ def shrink(failing: Failing, kinds: frozenset[str]) -> Failing:
     return best
 
 
-Candidate = tuple[Config, list[Step]]
+Candidate = tuple[Config, list[ScenarioStep]]
 Ideas = Callable[[Failing], Iterator[Candidate]]
 
 

@@ -8,8 +8,11 @@ from random import Random
 from typing import Any
 
 from kvhybrid.cache.request import Request, RequestStatus
+from kvhybrid.conformance.invariants import check_empty
+from kvhybrid.conformance.stage import Stage
 from kvhybrid.conformance.subject import size_of, spec_as_group
-from kvhybrid.conformance.twin import Config, Step, Twins
+from kvhybrid.conformance.twin import Config
+from kvhybrid.scenarios.form import ScenarioStep
 from kvhybrid.scenarios.token_names import runs_of
 from kvhybrid.specs import KVCacheSpec
 
@@ -26,6 +29,7 @@ WEIGHTS = {
     "evict": 1,
     "reset": 1,
 }
+"""How often each action is taken."""
 MOST_REQUESTS = 5
 """At a time."""
 MOST_BLOCKS = 96
@@ -88,10 +92,10 @@ def _neighbours(spec: KVCacheSpec, rng: Random) -> list[dict[str, Any]]:
 class Traffic:
     """Requests that share prefixes: admitted, run in chunks, decoded, preempted, ended; and the pool shaken."""
 
-    def __init__(self, twins: Twins, rng: Random) -> None:
-        self._twins = twins
-        self._rng = rng
-        self._longest = twins.own.manager.max_model_len
+    def __init__(self, stage: Stage, rng: Random) -> None:
+        self.rng = rng
+        self.stage = stage
+        self._longest = stage.manager.max_model_len
         self._prompts: list[list[int]] = []
         self._actions: dict[str, Callable[[], object]] = {
             "submit": self._submit,
@@ -108,71 +112,86 @@ class Traffic:
         }
 
     def run(self, actions: int) -> None:
-        """Take ``actions`` of them, then end every request and drop every key."""
-        kinds, weights = list(WEIGHTS), list(WEIGHTS.values())
-        for kind in self._rng.choices(kinds, weights, k=actions):
-            self._actions[kind]()
-        for name in [name for name, request in self._twins.requests.items() if self._is_alive(request)]:
+        """Take ``actions`` of them, then `wind_up`."""
+        for _ in range(actions):
+            self.act(self.draw())
+        self.wind_up()
+
+    def draw(self) -> str:
+        """The name of a random action."""
+        return self.rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+
+    def act(self, action: str, rng: Random | None = None) -> None:
+        """Take one action, with its details from ``rng`` if given. It does nothing where it makes no sense now."""
+        self.rng = rng or self.rng
+        self._actions[action]()
+
+    def wind_up(self) -> None:
+        """End every request and drop every key: nothing may be left."""
+        for name in [name for name, request in self.stage.requests.items() if self._is_alive(request)]:
             self._play("free", request=name)
+        self._play("new_step")
         self._play("take_copies")
         self._play("reset")
+        check_empty(self.stage.manager)
 
-    def _play(self, do: str, **keys: Any) -> Step | None:
+    def _play(self, do: str, **keys: Any) -> ScenarioStep | None:
         """Play a step if it makes sense. Returns its answer."""
-        step = self._twins.fitted({"do": do, **keys})
-        return self._twins.play(step) if step is not None else None
+        step = self.stage.fitted({"do": do, **keys})
+        return self.stage.play(step) if step is not None else None
 
     @staticmethod
     def _is_alive(request: Request) -> bool:
         return request.status is not RequestStatus.FINISHED
 
     def _any(self, *statuses: RequestStatus) -> Request | None:
-        found = [request for request in self._twins.requests.values() if request.status in statuses]
-        return self._rng.choice(found) if found else None
+        found = [request for request in self.stage.requests.values() if request.status in statuses]
+        return self.rng.choice(found) if found else None
 
     def _submit(self) -> None:
-        rng, requests = self._rng, self._twins.requests
+        rng, requests = self.rng, self.stage.requests
         if sum(map(self._is_alive, requests.values())) >= MOST_REQUESTS:
             return
         tokens = self._prompt()
         self._prompts.append(tokens)
-        step: Step = {"request": f"r{len(requests)}", "tokens": runs_of(tokens)}
+        step: ScenarioStep = {"request": f"r{len(requests)}", "tokens": runs_of(tokens)}
         if rng.random() < 0.05:
             step["salt"] = "salt"
+        if rng.random() < 0.05:
+            step["lora"] = ["adapter", "path"]
         if rng.random() < 0.03:
             step["skip_read"] = True
-        if any(group.spec.source == "encoder" for group in self._twins.own.manager.config.groups):
+        if any(group.spec.source == "encoder" for group in self.stage.manager.config.groups):
             step["encoder_tokens"] = rng.randint(0, 12)
         self._play("submit", **step)
 
     def _prompt(self) -> list[int]:
-        """Counting from 0, from a number of its own, or a fork of an earlier prompt."""
-        rng, longest = self._rng, self._longest
+        """Counting from 0 or from a number of its own, or the start of an earlier prompt, often with a new end."""
+        rng, longest = self.rng, self._longest
         length = rng.randint(1, longest)
         if self._prompts and rng.random() < 0.6:
-            parent = rng.choice([*self._prompts, *(r.token_ids for r in self._twins.requests.values())])
-            shared = rng.randint(1, len(parent))
-            return [*parent[:shared], *range(1000 * len(self._prompts), 1000 * len(self._prompts) + length)][
-                :longest
-            ]
+            parent = rng.choice([*self._prompts, *(r.token_ids for r in self.stage.requests.values())])
+            shared = rng.choice((len(parent), rng.randint(1, len(parent))))
+            own = 1000 * len(self._prompts)
+            return [*parent[:shared], *range(own, own + rng.choice((0, rng.randint(1, 6), length)))][:longest]
         start = rng.choice((0, 0, 500, 1000 * len(self._prompts)))
         return list(range(start, start + length))
 
     def _admit(self) -> None:
-        request, rng = self._any(RequestStatus.WAITING, RequestStatus.PREEMPTED), self._rng
+        request, rng = self._any(RequestStatus.WAITING, RequestStatus.PREEMPTED), self.rng
         if request is None:
             return
         name, hit = request.request_id, 0
         if not request.num_computed_tokens:
             found = self._play("lookup", request=name)
             hit = found["hit_tokens"] if found else 0
-        step: Step = {
+        step: ScenarioStep = {
             "request": name,
             "new_tokens": rng.choice((rng.randint(1, 12), rng.randint(1, self._longest))),
         }
-        unit = self._twins.own.manager.config.scheduler_block_size
+        unit = self.stage.manager.config.scheduler_block_size
         room = (request.num_tokens - 1 - hit) // unit
-        if room > 0 and not request.num_computed_tokens and rng.random() < 0.15:
+        if room > 0 and not hit % unit and not request.num_computed_tokens and rng.random() < 0.15:
             step["external_tokens"] = unit * rng.randint(1, room)
             if rng.random() < 0.5:
                 step["delay_cache"] = True
@@ -185,28 +204,25 @@ class Traffic:
         self._play("allocate", **step)
 
     def _run(self) -> None:
-        request, rng = self._any(RequestStatus.RUNNING), self._rng
+        request, rng = self._any(RequestStatus.RUNNING), self.rng
         if request is None:
             return
-        name, step = request.request_id, Step()
+        name, step = request.request_id, ScenarioStep()
         if request.num_computed_tokens >= request.num_tokens:
             self._sample(request)
         decoding = request.num_computed_tokens >= request.num_tokens - 1
         step["new_tokens"] = (
             rng.choice((1, 1, rng.randint(1, 4))) if decoding else rng.randint(1, 4 + self._longest // 4)
         )
-        if rng.random() < 0.15 and not self._has_states():
+        if rng.random() < 0.15 and not self.stage.has_states:
             step["lookahead"] = rng.randint(1, 3)
         self._play("allocate", request=name, **step)
-
-    def _has_states(self) -> bool:
-        return any(group.spec.state for group in self._twins.own.manager.config.groups)
 
     def _sample(self, request: Request) -> None:
         """Some drafts are accepted and a token is sampled; the other drafts are withdrawn."""
         drafts = request.num_computed_tokens - request.num_tokens
-        accepted = self._rng.randint(0, drafts)
-        start = request.token_ids[-1] + 1 if self._rng.random() < 0.7 else self._rng.randint(300, 310)
+        accepted = self.rng.randint(0, drafts)
+        start = request.token_ids[-1] + 1 if self.rng.random() < 0.7 else self.rng.randint(300, 310)
         if self._play("append", request=request.request_id, tokens=[[start, accepted + 1]]) is not None:
             if drafts > accepted:
                 self._play("reject", request=request.request_id, tokens=drafts - accepted)
@@ -216,7 +232,7 @@ class Traffic:
     def _in_flight(self) -> None:
         request = self._any(RequestStatus.RUNNING)
         if request is not None:
-            self._play("in_flight", request=request.request_id, tokens=self._rng.randint(0, 4))
+            self._play("in_flight", request=request.request_id, tokens=self.rng.randint(0, 4))
 
     def _finish(self) -> None:
         request = self._any(*(status for status in RequestStatus if status is not RequestStatus.FINISHED))
@@ -234,5 +250,5 @@ class Traffic:
             self._play("load_done", request=request.request_id)
 
     def _evict(self) -> None:
-        blocks = range(1, self._twins.own.manager.config.num_blocks)
-        self._play("evict", blocks=sorted(self._rng.sample(blocks, min(self._rng.randint(1, 3), len(blocks)))))
+        blocks = range(self.stage.manager.config.num_blocks)
+        self._play("evict", blocks=sorted(self.rng.sample(blocks, min(self.rng.randint(1, 3), len(blocks)))))

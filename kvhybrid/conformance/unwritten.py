@@ -1,18 +1,17 @@
-"""States that a step has keyed and not written yet: nobody may start from them before the next step."""
+"""States that a step has keyed and not written yet: no request may start from them before the next step."""
 
 from __future__ import annotations
 
 from collections.abc import Set
-from typing import Any
-
-import numpy as np
 
 from kvhybrid.cache.manager import KVCacheManager
+from kvhybrid.conformance.pool_keys import keys_of
 from kvhybrid.conformance.violation import Violation
+from kvhybrid.scenarios.form import ScenarioStep
+from kvhybrid.scenarios.player import Answer
 from kvhybrid.specs import registry
 
 CHECK = "invariants"
-Step = dict[str, Any]
 
 
 class UnwrittenStates:
@@ -28,11 +27,11 @@ class UnwrittenStates:
         self._keyed: set[tuple[int, int]] = set()
         self._blocks: set[int] = set()
 
-    def see(self, step: Step, answer: Step, lookup: Step) -> None:
+    def see(self, step: ScenarioStep, answer: Answer, lookup: Answer) -> None:
         """A call was played; ``lookup`` is the answer of the look-up whose hit it adopts, empty for none.
 
         Raises:
-            Violation: The call starts a request from a state that the step in hand has still to write.
+            Violation: The call starts a request from a state that the current step has still to write.
         """
         if not self._groups:
             return
@@ -53,7 +52,5 @@ class UnwrittenStates:
         self._keyed = keyed
 
     def _keyed_now(self) -> set[tuple[int, int]]:
-        pool = self._pool
-        blocks = np.flatnonzero(pool.number_of)
-        blocks = blocks[np.isin(pool.group_of[blocks], self._groups)]
-        return set(zip(blocks.tolist(), pool.number_of[blocks].tolist(), strict=True))
+        held = keys_of(self._pool).held
+        return {(block, numbers[0]) for block, (group, numbers) in held.items() if group in self._groups}

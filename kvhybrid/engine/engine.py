@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from itertools import count
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from kvhybrid.cache.manager import KVCacheManager
-from kvhybrid.cache.request import Request
+from kvhybrid.cache.request import Request, checked_token_ids
 from kvhybrid.cache.stats import CacheStats, StepStats
 from kvhybrid.engine.batch import build_batch
 from kvhybrid.engine.byte_pool import BytePool
@@ -95,6 +95,7 @@ class Engine:
         track_misses: bool = True,
         eos_token_id: int | None = None,
         device: torch.device | str = "cpu",
+        cache_manager: Callable[..., KVCacheManager] = KVCacheManager,
     ) -> None:
         """``block_size`` is in tokens; planning may raise it for the sake of a state. ``hash_block_size`` is the
         number of tokens per prefix key; one below the block size lets a hit on full attention and states end
@@ -109,6 +110,9 @@ class Engine:
 
         ``max_encoder_tokens`` bounds what the encoder of an encoder-decoder model gives for one request; the
         model's own where not given. Encoder tokens do not count among ``max_batched_tokens``.
+
+        ``cache_manager`` is called to make the cache manager, with the arguments of `KVCacheManager`; with
+        `Recorder.manager`, its calls are recorded.
 
         Raises ValueError for options that do not go together, and PlanningError where one request of
         ``max_model_len`` tokens does not fit in the pool.
@@ -137,7 +141,7 @@ class Engine:
         )
         self.pool = BytePool(self.plan, self.device)
         self.model.bind_cache(self.pool.views())
-        self.cache = KVCacheManager(
+        self.cache = cache_manager(
             self.plan.config,
             max_model_len=self.plan.max_model_len,
             max_in_flight_tokens=max_batched_tokens,
@@ -184,7 +188,7 @@ class Engine:
             request_id = next(name for name in self._names if name not in self._sampling)
         elif request_id in self._sampling:
             raise ValueError(f"request id {request_id!r} is taken by an unfinished request")
-        token_ids = [int(token) for token in prompt_token_ids]
+        token_ids = checked_token_ids(request_id, prompt_token_ids)
         if token_ids and not 0 <= min(token_ids) <= max(token_ids) < self.model.vocab_size:
             raise ValueError(
                 f"request {request_id!r}: token ids must lie in [0, {self.model.vocab_size}), "

@@ -20,8 +20,8 @@ def unify_pages(
 
     States come first. Where the largest state does not fit in the largest token page, the blocks of token
     specs are raised to the smallest multiple of ``page_multiple`` tokens at which it does. The states take
-    that block size. Then every page is brought to the largest: a token page that divides it gets a larger
-    block, every other page is padded. A state without prefix caching gets one block for the whole request.
+    that block size. Then every page is brought to the largest: a token page gets the largest block that fits, and
+    what is left is padding. A state without prefix caching gets one block for the whole request.
 
     One spec everywhere, or one uniform type (`is_uniform`), is left as it is.
     """
@@ -86,11 +86,9 @@ def _with_block_size(spec: KVCacheSpec, block_size: int) -> KVCacheSpec:
 
 
 def _fit_page(spec: KVCacheSpec, page_bytes: int) -> KVCacheSpec:
-    """``spec`` with pages of ``page_bytes``: more tokens in a block where they fill it, else padding."""
-    if spec.page_bytes == page_bytes:
-        return spec
+    """``spec`` with pages of ``page_bytes``: as many of its blocks as fit become one, and the rest is padding."""
     if _grows(spec):
-        scaled = _with_block_size(spec, page_bytes // spec.unpadded_page_bytes * spec.block_size)
-        if scaled.page_bytes == page_bytes:
-            return scaled
-    return replace(spec, padded_page_bytes=page_bytes)
+        one, two = (_with_block_size(spec, n * spec.block_size).unpadded_page_bytes for n in (1, 2))
+        fitting = 1 + (page_bytes - one) // (two - one)  # part of a page may not grow with the block
+        spec = _with_block_size(spec, fitting * spec.block_size)
+    return spec if spec.page_bytes == page_bytes else replace(spec, padded_page_bytes=page_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kvhybrid.cache.miss_causes import MissCauses
+from kvhybrid.cache.stats import MissCauses
 
 if TYPE_CHECKING:
     from rich.console import Console

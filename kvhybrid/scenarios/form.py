@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+ScenarioStep: TypeAlias = dict[str, Any]
+"""One of a scenario's ``steps``: what to do, with which arguments, and what to expect."""
 MOST_TOKENS = 1 << 24
 """Tokens, blocks or slots that a scenario may ask for; a larger number is a slip of the pen."""
 

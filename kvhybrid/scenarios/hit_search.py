@@ -45,7 +45,7 @@ def keyed_by_hand(scenario: Mapping[str, Any]) -> tuple[KVCacheManager, Request]
             at = [i for i, present in enumerate(entry["pattern"]) if present == "1"]
             ids = int_array([FIRST_ID + IDS_PER_GROUP * entry["group"] + i for i in at])
             keys = numbers[[(i + 1) * unit // manager.config.hash_unit - 1 for i in at]]
-            manager.block_pool.register(entry["group"], ids, keys)
+            manager.block_pool.keys.register(entry["group"], ids, keys)
     return manager, request
 
 

@@ -27,7 +27,7 @@ def config_of(manager: KVCacheManager) -> dict[str, Any]:
     own = [group.name for group in config.groups if group.private_blocks]
     if own:
         raise ValueError(f"group {own[0]!r} has a pool of its own; a scenario knows one pool for all groups")
-    most = coordinator.max_in_flight_tokens
+    most = coordinator.groups.max_in_flight_tokens
     said = {
         "hash_block_size": config.hash_block_size,
         "max_model_len": manager.max_model_len,

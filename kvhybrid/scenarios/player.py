@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kvhybrid.cache.blocks import ComputedBlocks
+from kvhybrid.cache.extra_keys import LoRA
 from kvhybrid.cache.manager import KVCacheManager
-from kvhybrid.cache.request import LoRA, Request, RequestStatus
+from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.scenarios.form import ScenarioError
 from kvhybrid.scenarios.pool_state import pool_state
 
@@ -27,7 +28,7 @@ class Player:
     def __init__(self, manager: KVCacheManager) -> None:
         self.manager = manager
         self.requests: dict[str, Request] = {}
-        self._looked_up: dict[str, ComputedBlocks] = {}
+        self.looked_up: dict[str, ComputedBlocks] = {}
         self._steps: dict[str, Callable[[Mapping[str, Any]], Answer]] = {
             "submit": self._submit,
             "lookup": self._lookup,
@@ -86,13 +87,13 @@ class Player:
             )
         found = self.manager.get_computed_blocks(request)
         request.shared_prefix_boundary = found.junction
-        self._looked_up[request.request_id] = found
+        self.looked_up[request.request_id] = found
         return hit_answer(found)
 
     def _allocate(self, step: Mapping[str, Any]) -> Answer:
         request = self._request(step)
         starting = request.status in STARTING
-        found = self._looked_up.pop(request.request_id, None) if starting else None
+        found = self.looked_up.pop(request.request_id, None) if starting else None
         hit = found.num_tokens if found else 0
         new, external = step["new_tokens"], step.get("external_tokens", 0)
         if not (new or external or hit):
@@ -148,7 +149,7 @@ class Player:
     def _free(self, step: Mapping[str, Any]) -> Answer:
         request = self._request(step)
         self.manager.free(request)
-        self._looked_up.pop(request.request_id, None)
+        self.looked_up.pop(request.request_id, None)
         request.status = RequestStatus.FINISHED
         return {}
 
@@ -171,7 +172,7 @@ class Player:
         done = self.manager.reset_prefix_cache()
         if done:
             # The keys behind these hits are gone, and so are the blocks.
-            self._looked_up.clear()
+            self.looked_up.clear()
         return {"ok": done}
 
     def _new_step(self, step: Mapping[str, Any]) -> Answer:

@@ -18,8 +18,8 @@ def pool_state(manager: KVCacheManager, names: Mapping[str, str]) -> dict[str, A
         "free_queue": pool.free_queue(),
         "num_free": pool.num_free,
         "cached": {
-            str(block): index.units(int(pool.number_of[block])) * unit
-            for block in np.flatnonzero(pool.number_of).tolist()
+            str(block): index.units(int(pool.keys.number_of[block])) * unit
+            for block in np.flatnonzero(pool.keys.number_of).tolist()
         },
         "refs": {str(block): int(pool.refs[block]) for block in np.flatnonzero(pool.refs).tolist()},
         "usage": round(pool.usage, 6),

@@ -21,7 +21,7 @@ class TokenNames:
     def extend(self, last: int, request: Request, start: int) -> list[int]:
         """The names of ``request``'s tokens from ``start`` on; ``last`` is the name before them, 0 for none."""
         children, names = self._children, []
-        covered = self._covered(request) if request.media else {}
+        covered = self._covered(request) if request.extra_keys.media else {}
         for position in range(start, request.num_tokens):
             token: object = request.token_ids[position]
             if position in covered:
@@ -34,7 +34,7 @@ class TokenNames:
     def _covered(request: Request) -> dict[int, list[tuple[str, int]]]:
         """By position, the media there and how far into them it lies."""
         covered: dict[int, list[tuple[str, int]]] = {}
-        for item in request.media:
+        for item in request.extra_keys.media:
             for offset in range(item.length):
                 covered.setdefault(item.start + offset, []).append((item.content_hash, offset))
         return covered

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from mypy_extensions import mypyc_attr
 
-from kvhybrid.cache.blocks import KVCacheBlocks
+from kvhybrid.cache.blocks import PrefixHit
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.scheduling.chunking import PrefillChunking
@@ -53,8 +53,8 @@ class SchedulerOutput:
 
 
 @dataclass
-class _StepPlan:
-    """A step while it is being planned."""
+class _Step:
+    """A step while it is being scheduled."""
 
     budget: int
     scheduled: list[ScheduledRequest] = field(default_factory=list)
@@ -125,21 +125,21 @@ class Scheduler:
         self.waiting.append(request)
 
     def schedule(self) -> SchedulerOutput:
-        """Plan one step. Its requests' blocks are allocated and keyed; their token counts are as before.
+        """Schedule one step. Its requests' blocks are allocated and keyed; their token counts are as before.
 
         Raises CapacityError, and drops the request, where one cannot be held by the whole pool.
         """
         self.cache.new_step_starts()
-        plan = _StepPlan(self.max_batched_tokens)
-        self._schedule_running(plan)
-        if not plan.preempted:
-            self._admit_waiting(plan)
+        step = _Step(self.max_batched_tokens)
+        self._schedule_running(step)
+        if not step.preempted:
+            self._admit_waiting(step)
         return SchedulerOutput(
-            tuple(plan.scheduled),
+            tuple(step.scheduled),
             tuple(self.cache.take_copies()),
-            tuple(plan.admitted),
-            tuple(plan.preempted),
-            self.max_batched_tokens - plan.budget,
+            tuple(step.admitted),
+            tuple(step.preempted),
+            self.max_batched_tokens - step.budget,
         )
 
     def update_from_output(self, output: SchedulerOutput, sampled: Mapping[str, int]) -> tuple[str, ...]:
@@ -191,31 +191,31 @@ class Scheduler:
             or token == self._eos_token_id
         )
 
-    def _schedule_running(self, plan: _StepPlan) -> None:
+    def _schedule_running(self, step: _Step) -> None:
         running, allocate_slots, index = self.running, self.cache.allocate_slots, 0
-        while index < len(running) and plan.budget:
+        while index < len(running) and step.budget:
             request = running[index]
             start = request.num_computed_tokens
             left = request.num_tokens - start
-            num_tokens = 1 if left == 1 else self._num_step_tokens(request, start, plan.budget)
+            num_tokens = 1 if left == 1 else self._num_step_tokens(request, start, step.budget)
             while allocate_slots(request, num_tokens) is None:
                 if len(running) == 1:
                     self._note_lone_refusal(request)
                 victim = self._preempt_newest()
-                plan.preempted.append(victim)
+                step.preempted.append(victim)
                 if victim is request:
                     return
-            plan.scheduled.append(ScheduledRequest(request, start, num_tokens, num_tokens == left))
-            plan.budget -= num_tokens
+            step.scheduled.append(ScheduledRequest(request, start, num_tokens, num_tokens == left))
+            step.budget -= num_tokens
             index += 1
 
-    def _admit_waiting(self, plan: _StepPlan) -> None:
-        while self.waiting and plan.budget and len(self.running) < self.max_num_seqs:
+    def _admit_waiting(self, step: _Step) -> None:
+        while self.waiting and step.budget and len(self.running) < self.max_num_seqs:
             request = self.waiting[0]
             computed = self.cache.get_computed_blocks(request)
             request.shared_prefix_boundary = computed.junction
             hit = computed.num_tokens
-            num_tokens = self._num_step_tokens(request, hit, plan.budget)
+            num_tokens = self._num_step_tokens(request, hit, step.budget)
             granted = self.cache.allocate_slots(
                 request,
                 num_tokens,
@@ -229,17 +229,17 @@ class Scheduler:
                 if self.running:
                     return
                 hit = 0
-                num_tokens = self._admit_alone(request, computed.blocks, plan.budget)
+                num_tokens = self._admit_alone(request, computed.blocks, step.budget)
             self.waiting.popleft()
             self.running.append(request)
             request.status = RequestStatus.RUNNING
             request.num_computed_tokens = hit
-            plan.admitted.append(request)
+            step.admitted.append(request)
             samples = hit + num_tokens == request.num_tokens
-            plan.scheduled.append(ScheduledRequest(request, hit, num_tokens, samples))
-            plan.budget -= num_tokens
+            step.scheduled.append(ScheduledRequest(request, hit, num_tokens, samples))
+            step.budget -= num_tokens
 
-    def _admit_alone(self, request: Request, given_up: KVCacheBlocks, budget: int) -> int:
+    def _admit_alone(self, request: Request, given_up: PrefixHit, budget: int) -> int:
         """Admit a request that was refused although nobody else holds a block; returns its tokens.
 
         Copying a shared block takes one block more than computing it, so that it may fit without its hit.
@@ -286,16 +286,13 @@ class Scheduler:
         """Drop the request at the head of the waiting line for good."""
         self.waiting.popleft()
         request.status = RequestStatus.FINISHED
-        config = self.cache.config
-        needed = sum(
-            -(-request.num_encoder_tokens // size)
-            if group.spec.source == "encoder"
-            else group.spec.admission_blocks(self.max_batched_tokens, request.num_tokens, size)
-            for group, size in zip(config.groups, config.block_sizes, strict=True)
-        )
+        needed = self.cache.blocks_to_finish(request, self._num_step_tokens(request, 0, self.max_batched_tokens))
+        usable = [pool.num_blocks - 1 for pool in self.cache.coordinator.pools]
+        short = [pair for pair in zip(needed, usable, strict=True) if pair[0] > pair[1]]
+        need, have = short[0] if short else (needed[0], usable[0])
         raise CapacityError(
             request.request_id,
-            f"request {request.request_id!r} can never fit: its {request.num_tokens} tokens need {needed} "
-            f"blocks over {len(config.groups)} groups, and the whole pool has {config.num_blocks - 1}; "
+            f"request {request.request_id!r} can never fit: its {request.num_tokens} tokens need {need} "
+            f"blocks over {len(self.cache.config.groups)} groups, and the whole pool has {have}; "
             f"give the pool more blocks, or the request fewer tokens",
         )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.engine.quality import Quality, measure
 from kvhybrid.errors import InputError
 from kvhybrid.planning import PlanningError
@@ -19,6 +20,7 @@ from kvhybrid.report.progress import Progress
 from kvhybrid.report.summary import RunSummary, describe_groups
 from kvhybrid.report.table import print_run
 from kvhybrid.run_folder import RunFolder
+from kvhybrid.scenarios.recorder import Recorder
 from kvhybrid.sessions.run_settings import RunSettings
 from kvhybrid.tracking import Trackers
 from kvhybrid.workloads import Traffic
@@ -43,15 +45,17 @@ def run(
     """
     place = RunFolder(folder)
     place.require_empty()
-    engine = build_engine(settings)
+    recorder = _recorder(settings)
+    engine = build_engine(settings, recorder.manager if recorder else KVCacheManager)
     quality = measure_quality(settings, engine)
-    session = _Session(settings, engine, place, config or plain_settings(settings), overrides, quality)
+    session = _Session(settings, engine, place, config or plain_settings(settings), overrides, quality, recorder)
     session.send_ready()
     return session.run()
 
 
-def build_engine(settings: RunSettings) -> Engine:
-    """The engine that ``settings`` describe. Raises `InputError` where they do not go together."""
+def build_engine(settings: RunSettings, cache_manager: Callable[..., KVCacheManager] = KVCacheManager) -> Engine:
+    """The engine that ``settings`` describe, with what ``cache_manager`` makes. Raises `InputError` where they do
+    not go together."""
     import torch
 
     from kvhybrid.engine.engine import Engine
@@ -91,6 +95,7 @@ def build_engine(settings: RunSettings) -> Engine:
             eviction=settings.eviction.order,
             eos_token_id=settings.workload.eos_token_id,
             device=settings.device,
+            cache_manager=cache_manager,
         )
     except (ValueError, OSError, ImportError) as error:
         raise InputError(" ".join(f"{error}{_quality_hint(settings, error)}".split())) from error
@@ -150,19 +155,14 @@ def plain_settings(value: Any) -> Any:
     return value if known else getattr(value, "__qualname__", type(value).__qualname__)
 
 
-def _recorder(settings: RunSettings, engine: Engine) -> AbstractContextManager[object]:
+def _recorder(settings: RunSettings) -> Recorder | None:
     if settings.record is None:
-        return nullcontext()
-    from kvhybrid.scenarios.recorder import Recorder
-
+        return None
     if Path(settings.record).is_dir():
         raise InputError(f"record must be a file to write, found a folder: {settings.record}")
     if not Path(settings.record).resolve().parent.is_dir():
         raise InputError(f"record: no such folder: {Path(settings.record).resolve().parent}")
-    try:
-        return Recorder(engine.cache, Path(settings.record), id=settings.name)
-    except ValueError as error:
-        raise InputError(f"record: {error}") from error
+    return Recorder(Path(settings.record), id=settings.name)
 
 
 class _Session:
@@ -176,6 +176,7 @@ class _Session:
         config: Mapping[str, Any],
         overrides: Sequence[str],
         quality: Quality | None,
+        recorder: Recorder | None,
     ) -> None:
         self.settings = settings
         self.engine = engine
@@ -186,7 +187,7 @@ class _Session:
         self.groups = describe_groups(engine.plan.config)
         self.traffic: Traffic = settings.workload.traffic(engine.model.vocab_size)
         self.trackers = Trackers(settings.tracking)
-        self.recorder = _recorder(settings, engine)
+        self.recorder = recorder or nullcontext()
         self.history = History()
         self.outputs: dict[str, list[int]] = {}
         self.cache = engine.stats()

@@ -23,21 +23,21 @@ class ReuseOrder(ABC):
     def __init__(self, release_of: NDArray[np.int64]) -> None:
         """An empty order."""
         self.release_of = release_of
-        """By block id, the number of the release that freed it; 0 where it is not in the order. The pool's."""
+        """By block id, the number of the release that freed it; 0 if not in the order. The pool writes it."""
 
     @abstractmethod
     def append(self, ids: IntArray, release: int) -> None:
-        """Blocks that the ``release`` of this number has freed; releases count up from 1. Among equals the first
-        is to be reused first."""
+        """Add ``ids``, freed by the release of this number; releases count up from 1. Of blocks that are otherwise
+        equal, the first is to be reused first."""
 
     @abstractmethod
     def remove(self, ids: IntArray, releases: NDArray[np.int64]) -> None:
-        """Blocks that a request has adopted again, and the releases that had freed them."""
+        """Remove ``ids``, which a request has adopted; ``releases`` are those that had freed them."""
 
     @abstractmethod
     def pop(self, count: int) -> IntArray:
-        """Take out the ``count`` blocks that are to be reused next; the pool knows that there are as many."""
+        """Remove and return the ``count`` blocks to be reused next. The order has at least ``count``."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[int]:
-        """The blocks in the order in which `pop` would give them."""
+        """The blocks in the order in which `pop` would return them."""

@@ -14,15 +14,15 @@ from kvhybrid.managers.arrays import EMPTY, IntArray
 from kvhybrid.managers.eviction.base import ReuseOrder
 
 MANY: Final = 4096
-"""Entries of runs below which it is not worth looking for stale ones."""
+"""Stale entries of runs are dropped only if there are more entries than this."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LRU(ReuseOrder):
-    """A queue of runs: the blocks that one release gave back stay together.
+    """A queue of runs: the blocks of one release stay together.
 
-    A block that is adopted no longer carries the number of its release and is skipped when its run comes up, so
-    taking it out of the middle costs nothing. Runs that lost no block are handed out in slices, without a look.
+    A block that is adopted loses the number of its release and is skipped when its run comes up, so removing it
+    from the middle costs nothing. Runs that lost no block are popped in slices, unchecked.
     """
 
     def __init__(self, release_of: NDArray[np.int64]) -> None:

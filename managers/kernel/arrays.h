@@ -1,18 +1,17 @@
-/* The arrays of a block pool, and how a function reads its arguments. */
+/* The arrays of a block pool. The pool owns them and can write anything into them, so every id, number and link that is
+   read from them is checked before it is followed. */
 
 #ifndef KVHYBRID_ARRAYS_H
 #define KVHYBRID_ARRAYS_H
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdint.h>
+#include "arguments.h"
 
 enum { LIVE, CACHED, REUSABLE, EVICTIONS, COUNTS };
 
-/* One block, all of it in one line of the processor's cache: see block_keys.py for what each part means. */
+/* One block. A record fills half a line of the processor's cache; plain.py says what the fields mean. */
 typedef struct {
     int64_t release;
-    int32_t refs, number, group, ahead, behind, tangled;
+    int32_t refs, number, group, ahead, behind, irregular;
 } Block;
 
 typedef struct {
@@ -27,109 +26,59 @@ typedef struct {
 #define INDEX(self, group, number) \
     (((int32_t *)(self)->index.buf)[(Py_ssize_t)(group) * (self)->num_numbers + (number)])
 
-/* An int32 array of one or two dimensions and any stride. */
-typedef struct {
-    Py_buffer buffer;
-    char *data;
-    Py_ssize_t rows, columns, row_stride, stride;
-} Ints;
-
-#define AT(a, i, j) (*(int32_t *)((a)->data + (i) * (a)->row_stride + (j) * (a)->stride))
-
-#define MOST_ARGUMENTS 4
-
-typedef struct {
-    Ints ints[MOST_ARGUMENTS];
-    Py_ssize_t numbers[MOST_ARGUMENTS];
-} Arguments;
-
-static void close_arguments(Arguments *found)
+static inline int shares_memory(const Ints *array, const Py_buffer *kept)
 {
-    for (int k = 0; k < MOST_ARGUMENTS; k++)
-        if (found->ints[k].buffer.obj)
-            PyBuffer_Release(&found->ints[k].buffer);
+    return overlaps(array, (uintptr_t)kept->buf, (uintptr_t)kept->buf + kept->len);
 }
 
-static int open_ints(PyObject *object, Ints *found, int writable)
+/* Open the arguments of a method that changes the pool. Its writes must not change what it has checked, so no argument
+   may share memory with the pool's own arrays. */
+static inline int open_apart(BlockArrays *self, PyObject *const *args, Py_ssize_t count, const char *form,
+                             Arguments *found)
 {
-    Py_buffer *b = &found->buffer;
-    if (PyObject_GetBuffer(object, b, writable ? PyBUF_STRIDED : PyBUF_STRIDED_RO) < 0)
+    if (open_arguments(args, count, form, found) < 0)
         return -1;
-    if (b->itemsize != 4 || b->ndim < 1 || b->ndim > 2) {
-        PyErr_Format(PyExc_TypeError, "an int32 array of one or two dimensions is needed, found %d of %zd bytes",
-                     b->ndim, b->itemsize);
-        return -1;
-    }
-    found->data = b->buf;
-    found->rows = b->ndim == 2 ? b->shape[0] : 1;
-    found->columns = b->shape[b->ndim - 1];
-    found->row_stride = b->ndim == 2 ? b->strides[0] : 0;
-    found->stride = b->strides[b->ndim - 1];
-    return 0;
-}
-
-/* One letter for every argument: r, an array to read; w, an array to write, or None; n, an integer.
-   Arrays are counted apart from integers. After a failure there is nothing to close. */
-static int open_arguments(PyObject *const *args, Py_ssize_t count, const char *form, Arguments *found)
-{
-    int arrays = 0, integers = 0;
-    memset(found, 0, sizeof *found);
-    if (count != (Py_ssize_t)strlen(form)) {
-        PyErr_Format(PyExc_TypeError, "%zd arguments are needed, found %zd", strlen(form), count);
-        return -1;
-    }
-    for (; *form; form++, args++) {
-        if (*form == 'n') {
-            found->numbers[integers] = PyLong_AsSsize_t(*args);
-            if (found->numbers[integers++] == -1 && PyErr_Occurred())
-                goto failed;
-        } else if (*args == Py_None && *form == 'w')
-            arrays++;
-        else if (open_ints(*args, &found->ints[arrays++], *form == 'w') < 0)
-            goto failed;
+    for (int k = 0; k < found->num_arrays; k++) {
+        const Ints *array = &found->ints[k];
+        if (shares_memory(array, &self->blocks) || shares_memory(array, &self->index) ||
+            shares_memory(array, &self->counts)) {
+            PyErr_SetString(PyExc_ValueError, "an argument shares memory with the pool's own arrays");
+            close_arguments(found);
+            return -1;
+        }
     }
     return 0;
-failed:
-    close_arguments(found);
-    return -1;
 }
 
-static int has_room(Ints *room, Py_ssize_t rows, Py_ssize_t columns)
+static inline int is_block(const BlockArrays *self, int32_t id) { return (size_t)id < (size_t)self->num_blocks; }
+
+static inline int is_group(const BlockArrays *self, int32_t group) { return group >= 0 && group < self->num_groups; }
+
+static inline int is_key(const BlockArrays *self, int32_t group, int32_t number)
 {
-    if (!room->data || (room->rows >= rows && room->columns >= columns))
-        return 1;
-    PyErr_Format(PyExc_IndexError, "room for %zd times %zd is needed, found %zd times %zd", rows, columns, room->rows,
-                 room->columns);
-    return 0;
+    return is_group(self, group) && number > 0 && number < self->num_numbers;
 }
 
-static int is_given(Ints *room)
+/* Count blocks of a kind, if they belong to a group. */
+static inline void tally(BlockArrays *self, int what, int32_t group, int64_t by)
 {
-    if (!room->data)
-        PyErr_SetString(PyExc_TypeError, "an array to write to is needed, found None");
-    return room->data != NULL;
-}
-
-static int is_block(BlockArrays *self, int32_t id) { return id >= 0 && id < self->num_blocks; }
-
-static int is_key(BlockArrays *self, int32_t group, int32_t number)
-{
-    return group >= 0 && group < self->num_groups && number > 0 && number < self->num_numbers;
-}
-
-/* One block more or fewer of a kind, where it belongs to a group. */
-static void tally(BlockArrays *self, int what, int32_t group, int by)
-{
-    if (group >= 0 && group < self->num_groups)
+    if (is_group(self, group))
         COUNT(self, what, group) += by;
 }
 
-static void refuse_block(BlockArrays *self, int32_t id)
+/* A prefix number from an argument; a wrong one becomes 0, under which nothing is ever keyed. */
+static inline int32_t number_at(BlockArrays *self, Ints *numbers, Py_ssize_t j)
+{
+    int32_t number = AT(numbers, 0, j);
+    return number >= 0 && number < self->num_numbers ? number : 0;
+}
+
+static inline void refuse_block(BlockArrays *self, int32_t id)
 {
     PyErr_Format(PyExc_IndexError, "block %d is not of this pool of %zd", id, self->num_blocks);
 }
 
-static int are_blocks(BlockArrays *self, Ints *ids)
+static inline int are_blocks(BlockArrays *self, Ints *ids)
 {
     for (Py_ssize_t i = 0; i < ids->rows; i++)
         for (Py_ssize_t j = 0; j < ids->columns; j++)
@@ -140,7 +89,8 @@ static int are_blocks(BlockArrays *self, Ints *ids)
     return 1;
 }
 
-static int are_groups(BlockArrays *self, Ints *groups, Py_ssize_t count, int32_t lowest)
+/* Whether there are at least count groups, none below lowest. */
+static inline int are_groups(BlockArrays *self, Ints *groups, Py_ssize_t count, int32_t lowest)
 {
     if (groups->columns < count) {
         PyErr_Format(PyExc_IndexError, "%zd groups are needed, found %zd", count, groups->columns);
@@ -152,21 +102,6 @@ static int are_groups(BlockArrays *self, Ints *groups, Py_ssize_t count, int32_t
             return 0;
         }
     return 1;
-}
-
-static int covers(Ints *numbers, Py_ssize_t start, Py_ssize_t end)
-{
-    if (start >= 0 && end <= numbers->columns)
-        return 1;
-    PyErr_Format(PyExc_IndexError, "entries [%zd, %zd) are not of %zd", start, end, numbers->columns);
-    return 0;
-}
-
-/* A number from an argument; a wrong one becomes 0, under which nothing is ever keyed. */
-static int32_t number_at(BlockArrays *self, Ints *numbers, Py_ssize_t j)
-{
-    int32_t number = AT(numbers, 0, j);
-    return number >= 0 && number < self->num_numbers ? number : 0;
 }
 
 #endif

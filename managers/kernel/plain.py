@@ -1,10 +1,13 @@
-"""What every pass of the kernel does, in numpy: the specification of the native form, and what runs without it."""
+"""The kernel in numpy and hashlib: it specifies the native form, and replaces it where there is no compiler."""
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from hashlib import sha256
-from typing import TypeAlias
+from operator import index
+from sys import byteorder
+from typing import SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,48 +15,101 @@ from numpy.typing import NDArray
 from kvhybrid.managers.arrays import IntArray
 
 LIVE, CACHED, REUSABLE, EVICTIONS = range(4)
-"""Rows of ``counts``: per group, its held blocks, those with a key, those of them that are free, and lost keys."""
+"""Rows of ``counts``: held blocks, blocks with a key, free blocks with a key, keys lost to reuse; per group."""
 COUNTS = 4
 
-PARTS = ("refs", "number", "group", "ahead", "behind", "tangled")
+PARTS = ("refs", "number", "group", "ahead", "behind", "irregular")
 BLOCK = np.dtype([("release", np.int64), *((part, np.int32) for part in PARTS)])
-"""What is known of a block, side by side in memory, since most passes need several parts of it."""
+"""The record of a block; its fields are adjacent in memory since most passes read several of them.
+
+- ``release``: the number of the release that freed it, 0 while it is held.
+- ``refs``: its reference count.
+- ``number``: the prefix number of its (longest) key, 0 without a key.
+- ``group``: the group that holds it or has its key, -1 for none.
+- ``ahead``, ``behind``: its neighbours in the list of blocks with the same key, 0 for none; the first block's
+  ``ahead`` is the last block.
+- ``irregular``: whether it has several keys, or is in the list of a block that has.
+"""
 BlockRecords: TypeAlias = NDArray[np.void]
 """An array of `BLOCK`."""
 
+LOWEST_ID, HIGHEST_ID = -(1 << 63), (1 << 63) - 1
 
-def token_bytes(tokens: list[int]) -> bytes:
-    """``tokens`` as little-endian 64-bit integers."""
-    return np.frombuffer(array("q", tokens), np.int64).astype("<i8").tobytes()
+
+def as_token_ids(tokens: Iterable[SupportsIndex]) -> list[int]:
+    """``tokens`` as a new list of plain ints: the one rule for what is a token id.
+
+    Any integer is accepted, numpy's too (`operator.index`). Raises TypeError for anything else, a bool included,
+    and ValueError for an integer that does not fit in 64 bits, signed.
+    """
+    return [
+        token if type(token) is int and LOWEST_ID <= token <= HIGHEST_ID else _as_token_id(token, place)
+        for place, token in enumerate(list(tokens))
+    ]
+
+
+def _as_token_id(token: SupportsIndex, place: int) -> int:
+    try:
+        if isinstance(token, bool):
+            raise TypeError
+        number = index(token)
+    except TypeError:
+        raise TypeError(f"token id {place} must be an integer, found {token!r}") from None
+    if not LOWEST_ID <= number <= HIGHEST_ID:
+        raise ValueError(f"token id {place} must fit in 64 bits, found {number}")
+    return number
+
+
+def preimage(tokens: list[int], parent: bytes, extra: bytes = b"") -> bytes:
+    """What the key of one unit is the SHA-256 of: its token ids, its parent's key of 32 bytes, and its extra keys.
+
+    Every id takes 4 bytes, unsigned, if all ids of the unit fit, and otherwise 8 bytes, signed, little-endian. The
+    parent, ``extra``, the width (1 byte) and the number of ids (8 bytes) follow. Token ids come first so that
+    this part can be hashed before the parent is known.
+
+    Different units never have the same preimage, since it can be read back: its last 9 bytes give the width and
+    the number of ids, hence where the ids end; the next 32 bytes are the parent; the rest is ``extra``. So equal
+    keys of different units would be a collision of SHA-256.
+
+    Raises TypeError for an id that is not a plain ``int``, OverflowError for one beyond 64 bits.
+    """
+    other = set(map(type, tokens)) - {int}
+    if other:
+        raise TypeError(f"a token id must be an int, found {other.pop().__name__}")
+    is_narrow = min(tokens) >= 0 and max(tokens) < 1 << 32
+    ids = array("I" if is_narrow else "q", tokens)
+    if byteorder == "big":
+        ids.byteswap()
+    return b"".join((ids.tobytes(), parent, extra, bytes((ids.itemsize,)), len(ids).to_bytes(8, "little")))
 
 
 def extend_keys(keys: list[bytes], tokens: list[int], unit: int, root: bytes, natively: bool = True) -> None:
     """Append the keys of the units that ``tokens`` fill beyond those that have one.
 
-    A key is the SHA-256 of the key before it, ``root`` for the first, and the unit's token ids as little-endian
-    64-bit integers. ``natively`` allows the processor's own instructions, where the native form runs.
+    A key is the SHA-256 of the unit's `preimage`; the parent of the first unit is ``root``. ``natively`` lets the
+    native form use the processor's instructions for SHA-256. An error adds no key.
     """
     parent = keys[-1] if keys else root
     if unit < 1 or not isinstance(parent, bytes) or len(parent) != 32:
         raise ValueError(f"a unit of at least 1 and keys of 32 bytes are needed, found {unit} and {parent!r}")
-    width, done = 8 * unit, len(keys)
-    raw = memoryview(token_bytes(tokens[done * unit : len(tokens) // unit * unit]))
-    for at in range(0, len(raw), width):
-        parent = sha256(parent + raw[at : at + width]).digest()
-        keys.append(parent)
+    added: list[bytes] = []
+    for start in range(len(keys) * unit, len(tokens) - unit + 1, unit):
+        parent = sha256(preimage(tokens[start : start + unit], parent)).digest()
+        added.append(parent)
+    keys.extend(added)
 
 
 def put_span(to: IntArray, start: int, end: int, first: int, step: int) -> None:
-    """``to[start:end]``, of one dimension, gets ``first``, ``first + step``, ``first + 2 · step`` …"""
+    """Write ``first``, ``first + step``, ``first + 2 · step`` … to ``to[start:end]``, of one dimension."""
     if not 0 <= start <= end <= len(to):
         raise IndexError(f"entries [{start}, {end}) are not of {len(to)}")
     to[start:end] = first + step * np.arange(end - start)
 
 
 def stretches(run_of: IntArray, numbers: IntArray) -> list[tuple[int, int, int]]:
-    """``numbers`` as pieces that count up or down by one within one run: the run, the first number and the last.
+    """Split ``numbers`` into pieces that count up or down by one within one run.
 
-    ``run_of`` has the run of every number.
+    ``run_of[n]`` is the run of number ``n``. Returns the run, the first and the last number of each piece.
     """
     found: list[tuple[int, int, int]] = []
     step = 0
@@ -70,8 +126,11 @@ def stretches(run_of: IntArray, numbers: IntArray) -> list[tuple[int, int, int]]
     return found
 
 
-def gather_alike(rows: IntArray) -> int:
-    """Where all ``rows`` are equal, move what is not 0 to the front of the first; how many those are, or -1."""
+def merge_equal_rows(rows: IntArray) -> int:
+    """If all ``rows`` are equal, move the nonzero entries of the first row to its front.
+
+    Returns the number of these entries, or -1 if the rows differ.
+    """
     rows = np.atleast_2d(rows)
     if not len(rows):
         return 0
@@ -90,7 +149,7 @@ def mark_all(marks: IntArray, rows: IntArray, columns: IntArray, value: int) -> 
 
 
 def mark_each(marks: IntArray, rows: IntArray, columns: IntArray, value: int) -> None:
-    """Write ``value`` at every row and the column beside it."""
+    """Write ``value`` at ``[rows[i], columns[i]]`` for every ``i``."""
     if len(rows) != len(columns):
         raise IndexError(f"{len(columns)} columns need as many rows, found {len(rows)}")
     _check(rows, len(marks), "row")
@@ -105,33 +164,39 @@ def _check(places: IntArray, count: int, what: str) -> None:
 
 
 class BlockArrays:
-    """The passes over the arrays of one pool, which owns them; ``BlockPool`` says what each array means.
+    """The operations of a block pool on its arrays.
 
-    Ids come as int32 arrays of one dimension, or of two with a row for each group; 0 stands for no block and is
-    passed over. A pass that refuses changes nothing.
+    The pool owns the arrays. `BLOCK` describes a record and `COUNTS` the counts; ``index[group, number]`` is the
+    first block that is keyed under a prefix number, 0 for none. Ids are int32 arrays of one dimension, or of two
+    with a row for each group; 0 is no block and is skipped. A method that returns False or -1, or raises, has
+    changed nothing.
+
+    The native form checks whatever could leave an array, and raises TypeError, ValueError, IndexError or
+    OverflowError: types, shapes and ranges of arguments, arguments that share memory with what the method writes,
+    and records or index entries that point to nothing.
     """
 
     def __init__(self, blocks: BlockRecords, counts: NDArray[np.int64], index: IntArray) -> None:
         self._refs = blocks["refs"]
         self._number_of = blocks["number"]
         self._group_of = blocks["group"]
-        self._tangled = blocks["tangled"]
+        self._irregular = blocks["irregular"]
         self._ahead = blocks["ahead"]
         self._behind = blocks["behind"]
         self._release = blocks["release"]
         self._counts = counts
         self._index = index
         self.probes = 0
-        """Entries that look-ups have examined."""
+        """Number of entries that look-ups have examined."""
 
     def use_index(self, index: IntArray) -> None:
-        """``index`` has been replaced by a longer one."""
+        """Replace the index by a longer one."""
         self._index = index
 
-    # ---- who holds a block
+    # ---- reference counts
 
-    def hand_out(self, groups: IntArray, ids: IntArray) -> None:
-        """Row ``i`` of ``ids``, which are free, is held once from now on, for ``groups[i]``, -1 for nobody yet."""
+    def allocate(self, groups: IntArray, ids: IntArray) -> None:
+        """Give the free blocks in row ``i`` of ``ids`` one reference, for ``groups[i]``; -1 is no group yet."""
         rows = np.atleast_2d(ids)
         of_rows = groups[: len(rows)]
         self._refs[rows] = 1
@@ -140,12 +205,14 @@ class BlockArrays:
         np.add.at(self._counts[LIVE], of_rows[of_rows >= 0], rows.shape[1])
 
     def count_free(self, ids: IntArray) -> int:
-        """How many of ``ids`` nobody holds."""
+        """Number of ``ids`` that are free."""
         return int(((self._refs[ids] == 0) & (ids > 0)).sum())
 
     def hold(self, ids: IntArray, freed: IntArray) -> int:
-        """One more reference to each id. Those that were free go to ``freed``; returns how many, or -1 where
-        a free one has no key."""
+        """Add one reference to each id. Those that were free are written to ``freed``.
+
+        Returns their number, or -1 if a free one has no key.
+        """
         every = ids[ids > 0]
         free = every[self._refs[every] == 0]
         if not self._number_of[free].all():
@@ -161,11 +228,13 @@ class BlockArrays:
     def release(
         self, ids: IntArray, stack: IntArray, height: int, cached: IntArray, release: int
     ) -> tuple[int, int]:
-        """One reference less to each id. Those that are free now go to ``cached`` if they have a key, marked with
-        the number of this ``release``, and else row by row onto ``stack``, the first of a row on top.
+        """Take one reference from each id.
 
-        Returns the height of the stack and the number of the cached. The height is -1 where some id is no block
-        or is held less often than it comes.
+        Blocks that become free are written to ``cached`` if they have a key, marked with the number of this
+        ``release``, and are otherwise pushed on ``stack`` row by row, the first of a row on top.
+
+        Returns the new height of the stack and the number of blocks in ``cached``. The height is -1 if some id is
+        no block or has fewer references than it occurs.
         """
         every = ids[ids != 0]
         if not len(every):
@@ -199,14 +268,14 @@ class BlockArrays:
     def _has_repeats(ids: IntArray) -> bool:
         return len(np.unique(ids)) < len(ids)
 
-    # ---- what a block is keyed under
+    # ---- keys
 
     def register_rows(self, groups: IntArray, ids: IntArray, numbers: IntArray, stored: IntArray | None) -> bool:
-        """Key column ``j`` of ``ids`` under ``numbers[j]``, row ``i`` for ``groups[i]``; a block whose key exists
-        stands in line behind those that have it.
+        """Key ``ids[i, j]`` under ``numbers[j]`` for ``groups[i]``.
 
-        False where a block has a key already or would stand behind a tangled one. ``stored`` gets, at the place of
-        each block, its number where the key is new, and 0 elsewhere.
+        A block whose key exists is appended to the list of blocks with that key. ``stored[i, j]`` becomes the
+        number if its key is new, otherwise 0. Returns False if a block has a key already or if the first block of
+        its list is irregular.
         """
         rows, width = np.atleast_2d(ids), len(self._index[0])
         numbers = np.where((numbers >= 0) & (numbers < width), numbers, 0)[: rows.shape[1]]
@@ -214,7 +283,7 @@ class BlockArrays:
         real = rows > 0
         if (self._number_of[rows] * real).any() or (real & (numbers == 0)).any():
             return False
-        if (self._tangled[first] & real).any():
+        if (self._irregular[first] & real).any():
             return False
         for i, group in enumerate(groups[: len(rows)].tolist()):
             self._register(group, rows[i], numbers, first[i], None if stored is None else stored[i])
@@ -236,23 +305,23 @@ class BlockArrays:
         new = real & (first == 0)
         self._index[group, numbers[new]] = row[new]
         for b, number in zip(row[real & (first > 0)].tolist(), numbers[real & (first > 0)].tolist(), strict=True):
-            self._join_line(int(self._index[group, number]), b)
+            self._append_to_list(int(self._index[group, number]), b)
         if stored is not None:
             stored[: len(row)] = np.where(new, numbers, 0)
 
-    def _join_line(self, first: int, b: int) -> None:
+    def _append_to_list(self, first: int, b: int) -> None:
         last = int(self._ahead[first]) or first
         self._behind[last] = b
         self._ahead[b] = last
         self._ahead[first] = b
 
     def forget(self, ids: IntArray, gone: IntArray | None, for_reuse: int) -> int:
-        """Withdraw the keys of ``ids``, and count them as evictions if ``for_reuse``.
+        """Remove the keys of ``ids``, and count them as evictions if ``for_reuse``.
 
-        ``gone`` gets the groups and the numbers of the keys that no block has any more, in two rows. Returns how
-        many, or -1 where an id is tangled.
+        The groups and the numbers of the keys that no block has any more are written to the two rows of ``gone``.
+        Returns the number of those keys, or -1 if a block is irregular.
         """
-        if self._tangled[ids].any():
+        if self._irregular[ids].any():
             return -1
         lost = ids[self._number_of[ids] > 0]
         groups, numbers = self._group_of[lost], self._number_of[lost]
@@ -260,7 +329,7 @@ class BlockArrays:
         self._index[groups[alone], numbers[alone]] = 0
         ended = alone.copy()
         for at in np.flatnonzero(~alone).tolist():
-            ended[at] = self._leave_line(int(groups[at]), int(numbers[at]), int(lost[at]))
+            ended[at] = self._remove_from_list(int(groups[at]), int(numbers[at]), int(lost[at]))
         self._number_of[lost] = 0
         np.subtract.at(self._counts[CACHED], groups, 1)
         np.subtract.at(self._counts[REUSABLE], groups[self._refs[lost] == 0], 1)
@@ -272,7 +341,7 @@ class BlockArrays:
         gone[0, :count], gone[1, :count] = groups[ended], numbers[ended]
         return count
 
-    def _leave_line(self, group: int, number: int, b: int) -> bool:
+    def _remove_from_list(self, group: int, number: int, b: int) -> bool:
         first, before, after = int(self._index[group, number]), int(self._ahead[b]), int(self._behind[b])
         self._ahead[b] = self._behind[b] = 0
         if b == first:
@@ -287,12 +356,12 @@ class BlockArrays:
             self._ahead[first] = 0 if before == first else before
         return False
 
-    def stand_for(self, ids: IntArray, numbers: IntArray) -> bool:
-        """Whether every block of column ``j`` has ``numbers[j]`` as its longest key."""
+    def are_keyed_under(self, ids: IntArray, numbers: IntArray) -> bool:
+        """Whether every block in column ``j`` has the (longest) key ``numbers[j]``."""
         rows = np.atleast_2d(ids)
         return bool(((rows == 0) | (self._number_of[rows] == numbers[: rows.shape[1]])).all())
 
-    # ---- what is cached of a prompt: entry j is, when all groups have a block for numbers[j]
+    # ---- look-ups: entry j of a prompt is cached if every group has a block for numbers[j]
 
     def _missing(self, groups: IntArray, numbers: IntArray, entries: np.ndarray) -> np.ndarray:
         self.probes += len(entries)
@@ -317,12 +386,12 @@ class BlockArrays:
         return int(present[-1]) if len(present) else -1
 
     def last_run(self, groups: IntArray, numbers: IntArray, length: int, end: int) -> int:
-        """The highest ``e <= end`` such that the ``length`` entries below ``e`` are all cached, or -1."""
+        """The highest ``e <= end`` so that the ``length`` entries before ``e`` are all cached, or -1."""
         entries = np.arange(end)
         last_hole = np.maximum.accumulate(np.where(self._missing(groups, numbers, entries), entries, -1))
         ends = np.flatnonzero(entries - last_hole >= length)
         return int(ends[-1]) + 1 if len(ends) else -1
 
     def gather(self, groups: IntArray, numbers: IntArray, found: IntArray) -> None:
-        """Into row ``i`` of ``found``, the blocks of ``groups[i]`` under ``numbers``, 0 where there is none."""
+        """Write to row ``i`` of ``found`` the blocks of ``groups[i]`` under ``numbers``, 0 for none."""
         found[:] = self._index[groups[: len(found), None], numbers[: found.shape[1]]]

@@ -1,1 +1,1 @@
-"""The blocks that all groups share: counts, keys, the free queue, observers."""
+"""The blocks that all groups share: reference counts, keys, the free queue, observers."""

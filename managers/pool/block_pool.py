@@ -1,4 +1,4 @@
-"""The block pool: who holds each block, what it is keyed under, and which block is reused next."""
+"""The block pool: how often each block is held, and which free block is reused next."""
 
 from __future__ import annotations
 
@@ -12,34 +12,63 @@ from kvhybrid.managers.arrays import EMPTY, IntArray
 from kvhybrid.managers.eviction import ReuseOrder
 from kvhybrid.managers.eviction.lru import LRU
 from kvhybrid.managers.kernel import put_span
-from kvhybrid.managers.kernel.plain import CACHED, LIVE, REUSABLE
+from kvhybrid.managers.kernel.plain import BLOCK, CACHED, COUNTS, EVICTIONS, LIVE, REUSABLE
 from kvhybrid.managers.pool.keys import BlockKeys, BlockPoolError
+from kvhybrid.managers.pool.observer import ObserverSet, PoolObserver
 
-NOBODY: Final = np.array([-1], np.int32)
+NO_GROUP: Final = np.array([-1], np.int32)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class BlockPool(BlockKeys):
+class BlockPool:
     """Blocks are the integers ``1 … num_blocks - 1``; block 0 is the null block, never handed out or freed.
 
-    A block is held (``refs > 0``) or free. The free queue has three parts, taken in this order: a stack of
-    blocks without a key, the blocks never used yet, and the cached blocks in the order of reuse. A cached block
-    loses its keys only when it is handed out (or by `evict`, which leaves it in its place).
+    A block is held (``refs > 0``) or free. The free queue has three parts, used up in this order: a stack of
+    blocks without a key, the blocks that were never used, and the cached blocks in the order of reuse. A cached
+    block loses its keys when it is handed out, or by `evict`, which leaves it in its place.
+
+    A call that would break the pool raises `BlockPoolError` and changes nothing.
     """
 
     def __init__(self, num_blocks: int, num_groups: int, order: type[ReuseOrder] = LRU) -> None:
         if num_blocks < 1:
             raise ValueError(f"num_blocks must be at least 1 (the null block), found {num_blocks}")
-        super().__init__(num_blocks, num_groups)
+        records = np.zeros(num_blocks, BLOCK)
+        self.num_blocks = num_blocks
+        self.refs: IntArray = records["refs"]
+        """How often each block is held."""
+        self.group_of: IntArray = records["group"]
+        """The group of each block that has a key or is held, -1 if it is held for no group yet."""
+        self.release_of = records["release"]
+        """For every cached free block, the number of the release that freed it; 0 for all others."""
+        self.counts = np.zeros((COUNTS, num_groups), np.int64)
+        """Per group: blocks that are held, that have a key, that have one and are free; keys lost to reuse."""
+        self.keys = BlockKeys(records, self.counts)
+        self.arrays = self.keys.arrays
+        """The kernel's passes over the blocks."""
+        self._observers = ObserverSet()
         self.num_free = num_blocks - 1
         self._stack = np.zeros(num_blocks, np.int32)
         self._stacked = 0
         self._next_unused = 1
         self._order_class = order
         self._releases = 0
-        self.release_of = self.records["release"]
-        """For every cached free block, the number of the release that freed it; 0 for all others."""
         self._order = order(self.release_of)
+
+    @property
+    def observers(self) -> tuple[PoolObserver, ...]:
+        """Those that are called at every change."""
+        return self._observers.all
+
+    @observers.setter
+    def observers(self, observers: Iterable[PoolObserver]) -> None:
+        self._observers = ObserverSet(observers)
+        self.keys.observers = self._observers.of_keys
+
+    @property
+    def evictions(self) -> np.ndarray:
+        """Per group, how many blocks lost their keys because they were reused."""
+        return np.asarray(self.counts[EVICTIONS])
 
     @property
     def usage(self) -> float:
@@ -47,17 +76,23 @@ class BlockPool(BlockKeys):
         usable = self.num_blocks - 1
         return 1.0 - self.num_free / usable if usable else 0.0
 
-    # ---- taking and giving back
+    # ---- taking and releasing
 
     def take(self, count: int) -> IntArray:
-        """``count`` blocks from the front of the free queue, each held once, for nobody yet; their keys go."""
+        """Take ``count`` blocks from the front of the free queue: reference count 1, of no group yet, no keys."""
         ids = self._draw(count)
-        self._hand_out(NOBODY, ids)
+        self._hand_out(NO_GROUP, ids)
         return ids
 
     def take_rows(self, shares: Sequence[tuple[IntArray, int]]) -> list[IntArray]:
-        """As `take`, for all ``shares`` at once: each names its groups and how many blocks every one of them gets,
-        and comes back as an array with a row per group."""
+        """`take` for several groups at once.
+
+        Args:
+            shares: Groups, and how many blocks each of them gets.
+
+        Returns:
+            For each share its blocks, shaped (groups, count).
+        """
         if len(shares) == 1:
             groups, count = shares[0]
             ids = self._draw(len(groups) * count).reshape(len(groups), count)
@@ -78,12 +113,12 @@ class BlockPool(BlockKeys):
         return rows
 
     def _hand_out(self, groups: IntArray, ids: IntArray) -> None:
-        self.arrays.hand_out(groups, ids)
-        for observer in self.audience.of_taken:
+        self.arrays.allocate(groups, ids)
+        for observer in self._observers.of_taken:
             observer.taken(ids.ravel())
 
     def _draw(self, count: int) -> IntArray:
-        """``count`` blocks from the front of the free queue, without their keys, to be handed out at once."""
+        """Remove ``count`` blocks from the front of the free queue, and their keys."""
         if not 0 <= count <= self.num_free:
             raise BlockPoolError(f"{count} blocks asked for, {self.num_free} of {self.num_blocks} are free")
         if not count:
@@ -107,27 +142,30 @@ class BlockPool(BlockKeys):
         return ids
 
     def _reuse(self, count: int) -> IntArray:
-        """``count`` cached blocks, those first whose turn it is, which lose their keys."""
+        """``count`` cached blocks, in the order of reuse. They lose their keys."""
         ids = self._order.pop(count)
         if len(ids) != count:
             raise BlockPoolError(f"{type(self._order).__name__}.pop({count}) gave {len(ids)} blocks")
-        if self.audience.of_evicted:
-            lost = ids[self.number_of[ids] > 0]
+        if self._observers.of_evicted:
+            lost = ids[self.keys.number_of[ids] > 0]
             groups = self.group_of[lost]
-            for observer in self.audience.of_evicted:
+            for observer in self._observers.of_evicted:
                 observer.evicted(lost, groups)
-        self.drop_keys(ids, for_reuse=True)
+        self.keys.drop(ids, for_reuse=True)
         return ids
 
     def hold(self, ids: IntArray) -> None:
-        """One more reference to each of ``ids``, which are held or cached; a free one leaves the queue.
+        """Add a reference to each of ``ids``, which are held or cached. Null entries are skipped.
 
-        Null entries are skipped.
+        A free block leaves the queue.
+
+        Raises:
+            BlockPoolError: One is free and has no key: it was reused, or evicted, since the hit was found.
         """
         freed = np.empty(ids.size, np.int32)
         count = self.arrays.hold(ids, freed)
         if count < 0:
-            stale = ids[(ids > 0) & (self.refs[ids] == 0) & (self.number_of[ids] == 0)].tolist()
+            stale = ids[(ids > 0) & (self.refs[ids] == 0) & (self.keys.number_of[ids] == 0)].tolist()
             raise BlockPoolError(
                 f"blocks {stale} are free and have no key: the hit that names them is out of date"
             )
@@ -136,18 +174,21 @@ class BlockPool(BlockKeys):
             self._order.remove(free, self.release_of[free])
             self.release_of[free] = 0
             self.num_free -= count
-            for observer in self.audience.of_held:
+            for observer in self._observers.of_held:
                 observer.held(free)
 
     def count_free(self, ids: IntArray) -> int:
-        """How many of ``ids`` are free: holding them takes as many from the queue."""
+        """How many of ``ids`` are free, so that holding them would take them from the queue."""
         return self.arrays.count_free(ids)
 
     def release(self, ids: IntArray) -> None:
-        """One reference less to each of ``ids``, given in the order in which they are to be reused.
+        """Drop a reference to each of ``ids``, given in the order in which they are to be reused.
 
-        Blocks that nobody holds any more go to the front of the free queue without a key, to the back with one.
-        ``ids`` may have a row per group: the rows are then given back one after another. Null entries are skipped.
+        Blocks whose last reference it was return to the free queue: to the front without a key, to the back with
+        one. ``ids`` may have a row per group; the rows are released one after another. Null entries are skipped.
+
+        Raises:
+            BlockPoolError: One is outside of the pool, or is released more often than it is held.
         """
         cached = np.empty(ids.size, np.int32)
         before = self._stacked
@@ -160,7 +201,7 @@ class BlockPool(BlockKeys):
             cached = cached[:num_cached]
             self._order.append(cached, self._releases)
         self.num_free += height - before + num_cached
-        for observer in self.audience.of_freed:
+        for observer in self._observers.of_freed:
             observer.freed(np.concatenate((self._stack[before:height][::-1], cached[:num_cached])))
 
     def _refuse_release(self, ids: IntArray) -> NoReturn:
@@ -170,16 +211,20 @@ class BlockPool(BlockKeys):
         free = ids[(self.refs[ids] < 1) & (ids > 0)].tolist()
         if free:
             raise BlockPoolError(f"blocks {free} are free already")
-        raise BlockPoolError(f"blocks {ids.tolist()}: one is given back more often than it is held")
+        raise BlockPoolError(f"blocks {ids.tolist()}: one is released more often than it is held")
 
     # ---- keys
 
     def evict(self, ids: Iterable[int]) -> None:
-        """Drop the keys of ``ids``. Held blocks stay held, free ones keep their place in the queue."""
+        """Drop the keys of ``ids``. Held blocks stay held, free ones keep their place in the queue.
+
+        Raises:
+            BlockPoolError: One is outside of the pool.
+        """
         chosen = np.fromiter(ids, np.int32)
         if len(chosen) and (chosen.min() < 0 or chosen.max() >= self.num_blocks):
             raise BlockPoolError(f"blocks to evict must lie in [0, {self.num_blocks}), found {chosen.tolist()}")
-        self.drop_keys(np.unique(chosen))
+        self.keys.drop(np.unique(chosen))
 
     def reset(self) -> bool:
         """Drop every key if no block is held; otherwise do nothing and return False."""
@@ -189,7 +234,7 @@ class BlockPool(BlockKeys):
         self._push_all(queue)
         self.release_of[:] = 0
         self._order = self._order_class(self.release_of)
-        self._drop_all_keys()
+        self.keys.drop_all()
         return True
 
     def _push_all(self, queue: IntArray) -> None:
@@ -197,9 +242,9 @@ class BlockPool(BlockKeys):
         self._stacked, self._next_unused = len(queue), self.num_blocks
 
     def recount(self) -> None:
-        """Bring the counts of held and of free cached blocks up to ``refs``, which somebody has written to."""
+        """Recompute the counts per group after a roll-back has written to ``refs``."""
         groups = self.group_of
-        held, keyed = (self.refs > 0) & (groups >= 0), self.number_of > 0
+        held, keyed = (self.refs > 0) & (groups >= 0), self.keys.number_of > 0
         for what, chosen in ((LIVE, held), (CACHED, keyed), (REUSABLE, keyed & (self.refs == 0))):
             self.counts[what] = np.bincount(groups[chosen], minlength=self.counts.shape[1])
 

@@ -1,4 +1,4 @@
-"""Who wants to know what happens in a block pool."""
+"""Observers of a block pool."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kvhybrid.managers.arrays import IntArray
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PoolObserver:
-    """Told of every change in a block pool, in batches, when it happens. A subclass takes what it needs.
+    """Is called at every change of a block pool, in batches. A subclass overrides the calls that it needs.
 
-    Keys are pairs of group and prefix number. ``stored`` and ``removed`` speak of keys and not of blocks: a key
-    is stored when its first block is keyed, and removed when its last block loses it.
+    Keys are pairs of group and prefix number. ``stored`` and ``removed`` are about keys and not about blocks: a
+    key is stored when its first block is keyed, and removed when its last block loses it.
     """
 
     def taken(self, ids: IntArray) -> None:
@@ -24,23 +24,23 @@ class PoolObserver:
         """Free cached blocks were adopted again."""
 
     def freed(self, ids: IntArray) -> None:
-        """Blocks went back to the free queue."""
+        """Blocks were returned to the free queue."""
 
     def evicted(self, ids: IntArray, groups: IntArray) -> None:
-        """Cached blocks are about to lose their keys to a new owner."""
+        """Cached blocks, of ``groups``, are about to lose their keys because they are reused."""
 
     def stored(self, groups: IntArray, numbers: IntArray) -> None:
-        """Keys came to be: ``numbers`` in each of ``groups``."""
+        """Keys were added: ``numbers`` in each of ``groups``."""
 
     def removed(self, groups: IntArray, numbers: IntArray) -> None:
-        """Keys are gone."""
+        """Keys were dropped: each of ``numbers`` in the group beside it."""
 
     def cleared(self, groups: IntArray, numbers: IntArray) -> None:
-        """All keys, these, are gone at once."""
+        """All keys, those that are given, were dropped at once."""
 
 
-class Audience:
-    """Observers by what they take, which is what their class overrides: what nobody takes is not gathered."""
+class ObserverSet:
+    """Observers by the calls that their class overrides: what no observer needs is not gathered."""
 
     def __init__(self, observers: Iterable[PoolObserver] = ()) -> None:
         self.all = tuple(observers)

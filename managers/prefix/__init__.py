@@ -1,1 +1,1 @@
-"""Keys become numbers: the index of prefixes, the runs it is made of, and the chains that requests hold."""
+"""Prefix keys as small integers: the index of prefixes, its runs, and the key chains of requests."""

@@ -15,31 +15,31 @@ from kvhybrid.managers.prefix.number_spans import NumberSpans
 from kvhybrid.managers.prefix.run import Run
 
 GROWTH: Final = 8
-"""Numbers set aside when a sequence outgrows its run, so that it need not start one at every block."""
+"""Numbers reserved for a sequence that outgrows its run, so that it need not start a new run at every block."""
 
 
 class PrefixPath:
-    """A request's chain of keys as prefix numbers: entry i stands for its first ``(i + 1)`` units."""
+    """A request's chain of keys as prefix numbers: entry ``i`` is that of its first ``i + 1`` units."""
 
     __slots__ = ("_room", "generation", "index", "last", "numbers")
 
     def __init__(self) -> None:
         self.numbers: IntArray = EMPTY
         self.last = 0
-        """The last of them, 0 where there is none."""
+        """The last of them, 0 if there is none."""
         self.generation = 0
         self.index: PrefixIndex | None = None
-        """Whose numbers they are: a request may go to one cache and then to another."""
+        """The index that gave them: a request may be sent to one cache and then to another."""
         self._room: IntArray = EMPTY
 
-    def start_anew(self, index: PrefixIndex, generation: int, room: int) -> None:
-        """Stand for nothing of ``index``, with room for so many numbers."""
+    def reset(self, index: PrefixIndex, generation: int, room: int) -> None:
+        """Become the empty path of ``index``, with room for ``room`` numbers."""
         self.index, self.generation = index, generation
         self._room = np.empty(room, np.int32)
         self.numbers, self.last = self._room[:0], 0
 
     def append(self, first: int, count: int) -> None:
-        """Go on with ``count`` numbers from ``first`` on. Arrays that were read before stay as they are."""
+        """Append ``count`` numbers from ``first`` on. Arrays that were read before do not change."""
         have = len(self.numbers)
         end = have + count
         if end > len(self._room):
@@ -53,34 +53,35 @@ class PrefixPath:
 class PrefixIndex:
     """A tree of runs that gives each prefix key one number, from 1 up, while a block or a request needs it.
 
-    Equal prefixes walk the same runs, so that a request of a thousand blocks costs a few comparisons of key
-    lists and not a thousand look-ups: keys are chained, and two chains that are equal at one place are equal
-    before it. Numbers that nobody needs are recycled now and then, tails first. A path that was not protected
-    then is stale, and `extend` walks it afresh.
+    Equal prefixes follow the same runs, so a request of a thousand blocks costs a few comparisons of key lists
+    and not a thousand look-ups: keys are chained, so two chains that are equal at one place are equal before it.
+    Numbers that no block and no request needs are recycled now and then, tails first (`sweep`). A path that was
+    not protected then is stale, and `extend` follows its keys once more.
     """
 
     def __init__(self, room: int) -> None:
+        self.room = room
+        """How many numbers are given before the next sweep is due."""
         self._root = Run(0, None, 0, [], 0, 0)
         self._runs: list[Run] = [self._root]
-        """By place. A place whose run is gone is on ``_spare_places`` until it is given again; there are as many
-        as there once were runs at a time."""
+        """By place. The place of a run that is gone is on ``_spare_places`` until it is reused."""
         self._spare_places: list[int] = []
         self._run_of = np.zeros(1, np.int32)
-        """For every number, its place in ``_runs``."""
+        """For every number, the place of its run in ``_runs``."""
         self._numbers = NumberSpans()
         self._generation = 0
-        self._room = room
         self._given_since_sweep = 0
 
     def __len__(self) -> int:
-        """Numbers ever needed at once, number 0 included: the length that arrays by number must have."""
+        """The length that arrays indexed by number must have, number 0 included."""
         return self._numbers.end
 
     def key(self, number: int) -> bytes:
+        """The key of ``number``."""
         return self._runs[int(self._run_of[number])].key(number)
 
     def units(self, number: int) -> int:
-        """How many units the prefix behind ``number`` has."""
+        """How many units the prefix of ``number`` has."""
         run = self._runs[int(self._run_of[number])]
         return run.units_before + number - run.base + 1
 
@@ -92,7 +93,7 @@ class PrefixIndex:
         return keys
 
     def units_of(self, numbers: IntArray) -> IntArray:
-        """How many units the prefix behind each of ``numbers`` has."""
+        """How many units the prefix of each of ``numbers`` has."""
         parts: list[IntArray] = []
         for place, first, last in stretches(self._run_of, numbers):
             run, step = self._runs[place], 1 if first <= last else -1
@@ -102,22 +103,24 @@ class PrefixIndex:
 
     @property
     def wants_sweep(self) -> bool:
-        return self._given_since_sweep > self._room
+        """Whether a sweep is due."""
+        return self._given_since_sweep > self.room
 
     def is_current(self, path: PrefixPath) -> bool:
+        """Whether the numbers of ``path`` are of this index and still valid."""
         return path.index is self and path.generation == self._generation
 
     def extend(self, path: PrefixPath, chain: KeyChain) -> IntArray:
-        """Bring ``path`` up to ``chain``, whose first keys are those that it stands for."""
+        """Bring ``path`` up to ``chain``, whose first keys are those of its numbers. Returns all its numbers."""
         keys = chain.keys
         if not self.is_current(path):
-            path.start_anew(self, self._generation, len(keys) + GROWTH)
+            path.reset(self, self._generation, len(keys) + GROWTH)
         if len(path.numbers) < len(keys):
             self._walk(path, keys)
         return path.numbers
 
     def _walk(self, path: PrefixPath, keys: list[bytes]) -> None:
-        """Follow ``keys`` from the end of ``path`` on, and lay down new runs where they were never seen."""
+        """Follow ``keys`` from the end of ``path`` on, and add a run for those that are new."""
         run, at, pos = self._root, 0, len(path.numbers)
         grows = pos > 0
         if grows:
@@ -138,7 +141,7 @@ class PrefixIndex:
                 self._add(run.split(at))
 
     def _append(self, run: Run, path: PrefixPath, keys: list[bytes], grows: bool) -> None:
-        """Number the rest of ``keys``, which comes after the last key of ``run`` and is new there."""
+        """Number the rest of ``keys``, which follows the last key of ``run`` and is new there."""
         pos = len(path.numbers)
         self._given_since_sweep += len(keys) - pos
         if run.room and not run.children:
@@ -150,13 +153,13 @@ class PrefixIndex:
             count, room = len(keys) - pos, GROWTH if grows else 0
             child = Run(self._numbers.take(count + room), run, run.units_before + run.length, keys, pos, count)
             child.room = room
-            child.let_go_of_others()
+            child.drop_foreign_keys()
             run.children[keys[pos]] = child
             self._add(child)
             path.append(child.base, count)
 
     def _add(self, run: Run) -> None:
-        """Give ``run`` a place, and note it for its numbers and for those that it may grow into."""
+        """Give ``run`` a place, and note it for its numbers and for those reserved for it."""
         if self._spare_places:
             run.place = self._spare_places.pop()
             self._runs[run.place] = run
@@ -170,10 +173,14 @@ class PrefixIndex:
         put_span(self._run_of, run.base, run.base + run.length + run.room, run.place, 0)
 
     def sweep(self, in_use: NDArray[np.bool_], held: Iterable[PrefixPath]) -> list[tuple[int, int]]:
-        """Recycle numbers that are not ``in_use`` (a mask by number) and lie on no ``held`` path: those of whole
-        runs and of the tails of runs, as far as nothing that is needed comes after them.
+        """Recycle numbers that are not needed: those of whole runs, and of the tails of runs.
 
-        Returns the spans ``[first, end)`` of numbers that stand for nothing now.
+        Args:
+            in_use: A mask by number: numbers that must stay, and with them all before them in their prefix.
+            held: Paths that stay valid, with all their numbers.
+
+        Returns:
+            The spans ``[first, end)`` of recycled numbers, some of them empty.
         """
         current, self._generation = self._generation, self._generation + 1
         needed = bytearray(self._numbers.end)
@@ -181,13 +188,13 @@ class PrefixIndex:
         for path in held:
             if path.index is self and path.generation == current:
                 path.generation = self._generation
-                needed[path.last] = 1  # what comes before it is kept for its sake
+                needed[path.last] = 1  # and so is all that comes before it
         freed: list[tuple[int, int]] = []
         for run in self._leaves_first():
-            if not run.children:  # a run may have lost its children just now
+            if not run.children:  # none, or none any more: leaves come first
                 freed.append(self._trim(run, needed))
             if run.length:
-                run.let_go_of_others()
+                run.drop_foreign_keys()
             else:
                 self._runs[run.place] = self._root
                 self._spare_places.append(run.place)
@@ -203,7 +210,7 @@ class PrefixIndex:
         return order[:0:-1]
 
     def _trim(self, run: Run, needed: bytearray) -> tuple[int, int]:
-        """Give back the part of ``run``, which has no children, after its last number that is ``needed``."""
+        """Recycle the numbers of ``run``, which has no children, after its last one that is ``needed``."""
         end = run.base + run.length
         first = max(needed.rfind(1, run.base, end) + 1, run.base)
         self._numbers.give_back(first, end + run.room)

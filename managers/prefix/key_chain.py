@@ -7,18 +7,17 @@ from typing import overload
 
 
 class KeyChain:
-    """One key for each full unit of a request, which stands for everything up to the unit's end.
+    """One key for each full unit of a request; it identifies the prefix up to the unit's end.
 
-    It only grows. A prefix index therefore refers to the chain of the request that brought a prefix first,
-    instead of copying its keys one by one. Equal to a chain or a list of the same keys.
+    A chain only grows. A prefix index therefore refers to the chain of the first request with a prefix, instead of
+    copying its keys one by one. Equal to a chain or a list of the same keys.
     """
 
     __slots__ = ("keys",)
 
     def __init__(self, keys: Iterable[bytes] = ()) -> None:
         self.keys = list(keys)
-        """To be read, or appended to: whoever changes or takes out a key makes other requests hit what is not
-        theirs."""
+        """To be read, or appended to. Changing or removing a key would make other requests hit foreign blocks."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -45,5 +44,5 @@ class KeyChain:
         return f"KeyChain({self.keys!r})"
 
     def append(self, key: bytes) -> None:
-        """The key of the next unit."""
+        """Add the key of the next unit."""
         self.keys.append(key)

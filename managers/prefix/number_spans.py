@@ -1,4 +1,4 @@
-"""Consecutive numbers to hand out and take back."""
+"""Allocates spans of consecutive numbers."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from bisect import bisect_left, insort
 
 
 class NumberSpans:
-    """The free numbers from 1 up: spans that came back, and everything from ``end`` on."""
+    """The free numbers from 1 up: spans that were given back, and everything from ``end`` on."""
 
     def __init__(self) -> None:
         self.end = 1
+        """All numbers from here on are free."""
         self._spans: list[tuple[int, int]] = []
         """(length, first number) of the spans below ``end``, the shortest first."""
         self._returned: list[tuple[int, int]] = []
-        """(first, end) of the spans that came back and are not merged with their neighbours yet."""
+        """(first, end) of the spans that were given back and are not merged with their neighbours yet."""
 
     def take(self, count: int) -> int:
-        """The first of ``count`` consecutive numbers: of the shortest span that holds them, or from the end."""
+        """Allocate ``count`` consecutive numbers, from the shortest span that has them, and return the first."""
         if self._returned:
             self._merge()
         at = bisect_left(self._spans, (count, 0))

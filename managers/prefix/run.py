@@ -6,9 +6,9 @@ from __future__ import annotations
 class Run:
     """Keys that follow each other without a branch, under consecutive numbers from ``base`` on.
 
-    They are ``keys[start : start + length]``. The list is that of the request that brought them, or the run's own
-    where they are the smaller part of that list. Either kind only grows, so that several runs may share one. A
-    request's list may grow beyond the run, as for another cache; the next sweep lets go of it then.
+    They are ``keys[start : start + length]``. The list is that of the first request with this prefix, or the run's
+    own if the run is the smaller part of that list. Lists only grow, so several runs may share one. A request's
+    list may grow beyond the run; the next sweep then copies the run's part.
     """
 
     __slots__ = (
@@ -30,30 +30,31 @@ class Run:
         self.base = base
         self.parent = parent
         self.units_before = units_before
-        """Units of the prefix that the run goes on from."""
+        """Units of the prefix that the run continues."""
         self.keys = keys
         self.start = start
         self.length = length
         self.children: dict[bytes, Run] = {}
-        """By their first keys."""
+        """Runs that continue this one, by their first keys."""
         self.room = 0
-        """Numbers after the run's own that it may still grow into."""
+        """Numbers after the run's own that are reserved for it."""
         self.place = 0
         """Its place among the runs of its index."""
         self._owns_keys = False
 
     def key(self, number: int) -> bytes:
+        """The key of ``number``, which is one of the run's."""
         return self.keys[self.start + number - self.base]
 
     def keys_between(self, first: int, last: int) -> list[bytes]:
-        """The keys of the numbers from ``first`` to ``last``, up or down."""
+        """The keys of the numbers from ``first`` to ``last``, both included, ascending or descending."""
         at = self.start - self.base
         return (
             self.keys[at + first : at + last + 1] if first <= last else self.keys[at + last : at + first + 1][::-1]
         )
 
     def common(self, at: int, keys: list[bytes], pos: int) -> int:
-        """How many of the run's keys from ``at`` on equal ``keys[pos:]``: where one does, all before it do."""
+        """How many of the run's keys from ``at`` on equal ``keys[pos:]``: if one does, so do all before it."""
         limit, known, first = min(self.length - at, len(keys) - pos), self.keys, self.start + at
         if not limit or known[first + limit - 1] == keys[pos + limit - 1]:
             return limit
@@ -67,17 +68,16 @@ class Run:
         return low
 
     def grow(self, keys: list[bytes], pos: int, count: int) -> None:
-        """Go on with ``keys[pos : pos + count]``, all before which lie on the way to the run's end. A list of its
-        own ends where the run does."""
+        """Append ``keys[pos : pos + count]``, which continue the run's prefix, under reserved numbers."""
         if self.keys is not keys:
             if not self._owns_keys:
                 self._own_keys()
-            self.keys += keys[pos : pos + count]
+            self.keys += keys[pos : pos + count]  # a list of its own ends with the run
         self.length += count
         self.room -= count
 
     def split(self, at: int) -> Run:
-        """Cut the run before its key ``at``, so that it can branch there. Returns the part from there on."""
+        """Cut the run before its key ``at``, so that it can branch there. Returns the second part."""
         tail = Run(self.base + at, self, self.units_before + at, self.keys, self.start + at, self.length - at)
         tail.children, tail.room = self.children, self.room
         for child in tail.children.values():
@@ -85,8 +85,8 @@ class Run:
         self.length, self.children, self.room = at, {tail.keys[tail.start]: tail}, 0
         return tail
 
-    def let_go_of_others(self) -> None:
-        """Keep a list of the run's own where others' keys are the larger part of this one."""
+    def drop_foreign_keys(self) -> None:
+        """Copy the run's keys if most of its list belongs to others, so that it does not keep those alive."""
         if 2 * self.length < len(self.keys):
             self._own_keys()
 

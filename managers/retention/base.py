@@ -1,4 +1,4 @@
-"""Retention: at which positions a request's prefix is worth resuming from."""
+"""Retention: the positions from which a request's prefix is worth resuming."""
 
 from __future__ import annotations
 
@@ -7,38 +7,43 @@ from typing import Protocol
 
 
 class RetainedRequest(Protocol):
-    """What retention looks at in a request."""
+    """What retention reads of a request."""
 
     @property
     def num_prompt_tokens(self) -> int: ...
 
     @property
     def shared_prefix_boundary(self) -> int:
-        """The junction: how far another group proved the prefix shared, 0 where none did."""
+        """The junction: how far another group proved the prefix shared, in tokens; 0 for none."""
         ...
 
 
 @dataclass(frozen=True)
 class Retention:
-    """Which resumable positions keep their window tails and states.
-
-    ``interval`` is None for all of them (dense), 0 for the latest only, N for every N tokens and the latest. The
-    latest are where a resend of the prompt, or a longer one, would resume; junctions count as well.
-    """
+    """Which resumable positions keep their window tails and states."""
 
     interval: int | None
+    """In tokens. None: all positions are kept (dense). 0: only the latest. N: every N tokens, and the latest.
+
+    The latest are those from which a resend of the prompt, or a longer prompt, would resume, and junctions.
+    """
     scheduler_block_size: int
+    """Tokens: the least common multiple of the groups' block sizes."""
     draft: bool = False
     """Some group drops the last unit of its hits, so a resend resumes one common block lower."""
 
     @property
     def dense(self) -> bool:
+        """Whether all positions are kept."""
         return self.interval is None
 
     def positions(self, request: RetainedRequest, start: int, end: int, alignment: int, margin: int) -> list[int]:
-        """The positions to keep that may concern tokens in ``[start, end)``, each a multiple of ``alignment``.
+        """The positions to keep, in tokens, that may read tokens in ``[start, end)``, in no order.
 
-        ``margin`` is what the asking group drops from a hit, 0 where it drops nothing.
+        Args:
+            request: Whose prefix it is.
+            alignment: Hits end on multiples of this many tokens, and so do the positions.
+            margin: Tokens that a draft model recomputes of the asking group's hits, or 0.
         """
         step = alignment if self.interval is None else self.interval
         kept: list[int] = []

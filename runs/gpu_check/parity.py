@@ -89,7 +89,7 @@ def oracle(family: str, dtype: torch.dtype, **changes: Any) -> Any:
 
 @contextmanager
 def hidden(*packages: str) -> Iterator[None]:
-    """Transformers takes the kernels of these for its own where it can import them with a family's module."""
+    """Transformers takes the kernels of these for its own if it can import them with a family's module."""
     found = {name: sys.modules.get(name) for name in packages}
     sys.modules.update(dict.fromkeys(packages))  # type: ignore[arg-type]
     try:

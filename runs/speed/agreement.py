@@ -6,37 +6,36 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from runs.speed.pairs import Runs
-from runs.speed.side import Run
+from runs.speed.side import Run, Runs
 
 INDEPENDENT = ("sglang", "sglang core")
-"""Sides with an order of reuse of their own: they may evict something else."""
+"""Sides with an eviction order of their own, which need not agree."""
 KNOWN = {
     "scheduler:": "vLLM counts up to one block too many for an admission, so that a request can wait longer",
 }
-"""By the start of a work's name, what may make the peer answer otherwise: it is told and is no failure, as long as
-it happens to `FEW`."""
+"""By the start of a work's name, a known fault that makes the peer answer differently. It is reported and is no
+failure, provided that it changes at most `FEW` of the decisions."""
 FEW = 0.02
 """The share of decisions that a known fault may change."""
 
 
 def excuse(difference: str) -> str | None:
-    """What is known about one of the `differences`, if anything is and explains so many of them."""
+    """The known fault that explains one of the `differences`, or None."""
     counts = re.search(r"(\d+) of (\d+) decisions differ", difference)
     if counts is None or int(counts[1]) > FEW * int(counts[2]):
         return None
     return next((reason for start, reason in KNOWN.items() if difference.startswith(start)), None)
 
 
-def differences(runs: Runs) -> list[str]:
-    """One line for each run of a side that decided otherwise than ours in the same round."""
+def differences(runs: Runs, own: str = "ours") -> list[str]:
+    """One line for each run of a side that decided differently from side ``own`` in the same round."""
     found: list[str] = []
     for (side, work), theirs in runs.items():
-        ours = runs.get(("ours", work), [])
-        if side == "ours" or side in INDEPENDENT:
+        ours = runs.get((own, work), [])
+        if side == own or side in INDEPENDENT:
             continue
-        for number, (own, other) in enumerate(zip(ours, theirs, strict=False), 1):
-            found += [f"{work}, {side}, run {number}: {line}" for line in _compared(own, other)]
+        for number, (run, other) in enumerate(zip(ours, theirs, strict=False), 1):
+            found += [f"{work}, {side}, run {number}: {line}" for line in _compared(run, other)]
     return found
 
 

@@ -1,4 +1,4 @@
-"""Our side: kvhybrid's cache manager. ``python -m runs.speed.ours --work NAME`` runs one work on it alone."""
+"""Our side: kvhybrid's cache manager."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from kvhybrid.managers.prefix.key_chain import KeyChain
 from kvhybrid.replay.loop import ANY_TOKEN
 from kvhybrid.scheduling.scheduler import Scheduler
 from kvhybrid.specs import ChunkedLocalAttentionSpec, FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
-from runs.speed.side import ManagerSide, ScheduledCache
+from runs.speed.catalogue import CatalogueSide
+from runs.speed.side import ScheduledCache
 from runs.speed.trace import Prompt, block_keys, own_copies
 from runs.speed.works import BLOCK, MAX_MODEL_LEN, Group
 
 
 class KeyedRequest(Request):
-    """Has keys and a number of tokens, and no tokens."""
+    """Has keys and a number of tokens, but no tokens."""
 
     num_tokens: int = 0
 
@@ -34,7 +35,7 @@ class KeyedRequest(Request):
 
 
 class GeneratingRequest(KeyedRequest):
-    """Counts what it generates, and has the keys of the blocks that this fills."""
+    """Counts the tokens it generates and has the keys of the blocks that they fill."""
 
     def __init__(self, prompt: Prompt) -> None:
         super().__init__(prompt.request_id, prompt.num_tokens, prompt.keys)
@@ -54,7 +55,7 @@ class GeneratingRequest(KeyedRequest):
 
 
 class OurScheduler(ScheduledCache):
-    """`kvhybrid.scheduling.scheduler.Scheduler`, whose steps are settled without a model."""
+    """`kvhybrid.scheduling.scheduler.Scheduler`, stepped without a model."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -80,12 +81,11 @@ class OurScheduler(ScheduledCache):
         return found
 
 
-class Ours(ManagerSide):
-    """kvhybrid as it is: its figures per group are always kept."""
+class Ours(CatalogueSide):
+    """kvhybrid with its defaults: statistics per group are always on, miss causes and events are off."""
 
     name = "ours"
     running = RequestStatus.RUNNING
-
     watch = False
 
     def version(self) -> str:
@@ -111,7 +111,8 @@ class Ours(ManagerSide):
         return request
 
     def hasher(self) -> Callable[[Any], Any]:
-        return PrefixHasher(BLOCK).extend
+        hasher = PrefixHasher(BLOCK)
+        return lambda request: hasher.extend(request.block_hashes, request.token_ids, request.extra_keys)
 
     def after_request(self, cache: KVCacheManager) -> Callable[[], Any] | None:
         return cache.take_events if self.watch else None
@@ -125,7 +126,7 @@ class Ours(ManagerSide):
 
 
 class OursWatching(Ours):
-    """With the causes of misses and with events, which are taken after every request."""
+    """With miss causes and events, which are taken after every request."""
 
     name = "ours, all on"
     watch = True
@@ -137,9 +138,3 @@ def _spec(group: Group) -> KVCacheSpec:
     if group.kind == "chunk":
         return ChunkedLocalAttentionSpec(block_size=BLOCK, chunk=group.reach)
     return MambaSpec(block_size=BLOCK) if group.kind == "state" else FullAttentionSpec(block_size=BLOCK)
-
-
-if __name__ == "__main__":
-    from runs.speed.alone import main
-
-    raise SystemExit(main(Ours, OursWatching))

@@ -1,12 +1,14 @@
-"""Which works are run, how large, how often, and by which sides."""
+"""Which works are run, how large, how often, and by which sides; and how the sides take turns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from runs.speed.catalogue import POOLS, WORKS
 from runs.speed.comparisons import COMPARISONS
+from runs.speed.side import Run, Runs
 from runs.speed.works import MODELS, Size
 
 WHOLE_TRACE = 12_031
@@ -15,7 +17,7 @@ COMPARED = tuple(f"a:{model}" for model in MODELS)
 """The works whose evictions are compared."""
 SHORT = ("a:prompts", "b:", "c:", "d:")
 """Works, by the starts of their names, whose runs take hundredths of a second, so that each is easily disturbed:
-three times as many pairs are run."""
+they get three times the pairs."""
 LARGEST_PEER_POOL = 1_000_000
 """Blocks. vLLM keeps an object for each, which takes gigabytes beyond this."""
 
@@ -29,7 +31,7 @@ class Step:
     rounds: int
     sides: tuple[str, ...]
     counts: bool = True
-    """Its times are for the table; otherwise it only compares decisions."""
+    """Whether its times go into the table; otherwise it only compares decisions."""
 
 
 @dataclass(frozen=True)
@@ -88,3 +90,36 @@ def _sides(work: str, wanted: Sequence[tuple[str, str]]) -> tuple[str, ...]:
         return ("ours",) if large else ("ours", "vllm")
     used = dict.fromkeys(side for side, of in wanted if of == work)
     return tuple(sorted(used, key=lambda side: not side.startswith("ours")))
+
+
+class Runner(Protocol):
+    """A side as `take_turns` sees it: a worker, or a stand-in."""
+
+    def open(self, work: str, size: Size) -> None: ...
+
+    def run(self) -> Run: ...
+
+    def close(self) -> None: ...
+
+
+def take_turns(
+    work: str, sides: Mapping[str, Runner], size: Size, rounds: int, tell: Callable[[str], None]
+) -> Runs:
+    """``rounds`` runs of ``work`` by every side in alternation, so that whatever slows the machine down for a
+    while slows all of them. The side that began a round ends the next. Repeatable works have one uncounted run.
+    """
+    for side in sides.values():
+        side.open(work, size)
+    if not work.startswith("scheduler"):
+        for side in sides.values():
+            side.run()
+    found: Runs = {(name, work): [] for name in sides}
+    order = list(sides)
+    for number in range(rounds):
+        for name in order:
+            found[name, work].append(sides[name].run())
+        order.reverse()
+        tell(f"{work}: {number + 1} of {rounds}")
+    for side in sides.values():
+        side.close()
+    return found

@@ -1,4 +1,4 @@
-"""Pools of different sizes: what building one takes, what an empty one weighs, and a prompt in a full one."""
+"""Pools of different sizes: the time to build one, the memory of an empty one, and a prompt in a full one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from runs.speed.works import BLOCK, FULL, MODELS, Size
 
 PROMPT_BLOCKS = 1000
 PAGE = 4096
-"""Bytes of memory that the system gives at a time."""
+"""Bytes of a page of memory."""
 
 
 def full_pool(side: ManagerSide, size: Size, blocks: int) -> Iterator[Run]:
-    """Build a pool, fill it with prompts that nobody holds any more, then admit and free others: each of their
+    """Build a pool, fill it with prompts that were freed again, then admit and free others: each of their
     blocks evicts one."""
 
     def run() -> Run:
@@ -55,8 +55,8 @@ def _request(side: ManagerSide, number: int) -> Any:
 def empty_pool(side: ManagerSide, model: str, size: Size) -> Iterator[Run]:
     """What a cache manager of ``size.pool_blocks`` blocks adds to the memory of its process.
 
-    ``resident`` are the bytes that the system keeps for it, ``promised`` those that Python and numpy hand out,
-    pages that nobody has written to included.
+    ``resident`` are the bytes in physical memory, ``promised`` those that Python and NumPy allocate,
+    untouched pages included.
     """
 
     def run() -> Run:

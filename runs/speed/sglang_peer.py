@@ -1,8 +1,8 @@
 """SGLang's sides: its radix cache, the tree in Python and the compiled core. One full group, pages of 16 tokens.
 
-Both keep tokens instead of keys and know nothing of decode steps, so that they have a loop of their own for the
-same trace: match a prompt, evict until its pages are free, insert it, let go of the oldest request. Pages lie in a
-list of free pages, as SGLang's own allocator keeps them. Imports the peer, the standard library and this folder.
+Both keep tokens instead of keys and have no decode steps, so that they have a loop of their own for the same
+trace: match a prompt, evict until its pages are free, insert it, release the oldest request. Free pages are in a
+list, as SGLang's own allocator keeps them. Imports the peer, the standard library and this folder.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The contract of a side: what the works need to know of a cache manager, and what they give back.
+"""The contract of a side: what the works need of a cache manager, and what they return.
 
 Our cache manager and vLLM's have the same public calls, so that one loop drives both and a side only builds them.
+Imports the standard library and this folder alone.
 """
 
 from __future__ import annotations
@@ -26,25 +27,29 @@ class Run:
     decisions: list[Any] = field(default_factory=list)
     """What the manager answered, request by request: every side must answer the same."""
     evictions: list[int] | None = None
-    """Per group, where the side counts them."""
+    """Per group; None if the side does not count them."""
+
+
+Runs = dict[tuple[str, str], list[Run]]
+"""By side and work, one run a round."""
 
 
 def settle_heap() -> None:
-    """Before the clock starts: collect what is left of the last run, and keep what is there out of later
-    collections. Every side does this, so that nobody pays for the size of what it has imported."""
+    """Before the clock starts: collect the garbage of the last run, and keep all live objects out of later
+    collections. Every side does this, so that none pays for the size of what it has imported."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
 
 
 def repeated(run: Callable[[], Run]) -> Iterator[Run]:
-    """Runs without end. Each is a call, so that nothing of it is left to be freed while the next one is timed."""
+    """Endless runs. Each is a call, so that all its objects are freed before the next one is timed."""
     while True:
         yield run()
 
 
 class Side(ABC):
-    """Something to be measured: it opens works by name."""
+    """A system under measurement, which opens works by name."""
 
     name: str
 
@@ -54,19 +59,14 @@ class Side(ABC):
 
     @abstractmethod
     def open(self, work: str, size: Size) -> Iterator[Run]:
-        """The runs of a work, one after another, as long as they are wanted."""
+        """The runs of a work, one after another; the caller stops when it has enough."""
 
 
 class ManagerSide(Side):
     """A cache manager with the public calls of `kvhybrid.cache.manager.KVCacheManager`."""
 
     running: Any
-    """The status of a request that was admitted."""
-
-    def open(self, work: str, size: Size) -> Iterator[Run]:
-        from runs.speed.catalogue import WORKS
-
-        return WORKS[work](self, size=size)
+    """The status of an admitted request."""
 
     @abstractmethod
     def cache(self, groups: Sequence[Group], num_blocks: int) -> Any:
@@ -86,11 +86,11 @@ class ManagerSide(Side):
 
     @abstractmethod
     def after_request(self, cache: Any) -> Callable[[], Any] | None:
-        """What is to be called after every request, if anything."""
+        """A call to make after every request, or None."""
 
     @abstractmethod
     def look(self, cache: Any) -> list[int] | None:
-        """Read all the figures that the side keeps. Returns the evictions per group where it counts them."""
+        """Read all the side's statistics. Returns the evictions per group, or None if it does not count them."""
 
     @abstractmethod
     def scheduler(self, groups: Sequence[Group], num_blocks: int, budget: int, seqs: int) -> ScheduledCache:
@@ -102,11 +102,11 @@ class ScheduledCache(ABC):
 
     @abstractmethod
     def add(self, prompt: Prompt) -> None:
-        """Queue a request, which will generate as many tokens as the trace says."""
+        """Queue a request, which generates the number of tokens that the trace gives."""
 
     @abstractmethod
     def run(self) -> int:
-        """Step until nothing is left to do. Returns the number of steps."""
+        """Step until every request is done. Returns the number of steps."""
 
     @abstractmethod
     def hits(self) -> dict[str, int]:

@@ -12,7 +12,7 @@ from itertools import chain, islice
 from runs.speed.works import BLOCK
 
 PART = 512
-"""Tokens that one id of the trace stands for."""
+"""Tokens of one id of the trace."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def own_copies(keys: Sequence[bytes]) -> list[bytes]:
 
 
 def read_trace(path: str, limit: int | None) -> list[Prompt]:
-    """The first ``limit`` requests. An id of the trace stands for a whole prefix, so that its blocks' keys follow
+    """The first ``limit`` requests. An id of the trace identifies a whole prefix, so that its blocks' keys follow
     from the id alone."""
     prompts: list[Prompt] = []
     with open(path, encoding="utf-8") as lines:

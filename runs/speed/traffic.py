@@ -1,8 +1,8 @@
-"""The main work: a trace through a cache manager, request by request, as a scheduler would call it.
+"""The main works: a trace through a cache manager, request by request, and through the side's own scheduler.
 
-Every request is looked up and admitted, its prompt allocated, then some decode steps, one token each. The newest
-requests stay live; the rest are freed. When the pool is short, the oldest live request is freed and the call made
-again. One loop for every side: the public calls are the same.
+As a scheduler would, the loop looks every request up, admits it, allocates its prompt and then some decode steps
+of one token each. The newest requests stay live; older ones are freed. If the pool is short, the oldest live
+request is freed and the call is made again. One loop drives every side: the public calls are the same.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ PREFILL_TOKENS = 8192
 
 
 def traffic(side: ManagerSide, model: str, size: Size, decodes: bool = True) -> Iterator[Run]:
-    """The work without end, a fresh cache each time. The requests come with their keys: hashing does not count.
+    """Each run is the whole trace on a fresh cache. The requests come with their keys: hashing does not count.
 
-    Without ``decodes``, it is what SGLang's trees do: prompts with room for their output, and no decode steps.
+    Without ``decodes`` it is what SGLang's trees do: prompts with room for their output and no decode steps.
     """
     groups = MODELS[model]
     chunked = any(group.kind == "state" for group in groups)
@@ -51,7 +51,7 @@ class Server:
     def __init__(self, side: ManagerSide, cache: Any, size: Size, chunked: bool) -> None:
         self.cache = cache
         self.decisions: list[tuple[int, int, int]] = []
-        """Of every request: tokens hit, the junction, calls that were refused."""
+        """For each request: tokens hit, the junction, refused calls."""
         self._running = side.running
         self._size = size
         self._chunked = chunked
@@ -117,8 +117,25 @@ class Server:
         self.cache.free(self._live.popleft())
 
     def _stops(self, hit: int, junction: int, length: int) -> Sequence[int]:
-        """Where the steps of a prefill end, so that states are kept on block boundaries: after so many tokens, at
-        the junction, at the last boundary below the prompt's end, and at the end."""
+        """Where the steps of a prefill end, so that states are kept on block boundaries: every `PREFILL_TOKENS`,
+        at the junction, at the last boundary below the prompt's end, and at the end."""
         last = (length - 1) // BLOCK * BLOCK
         wanted = {*range(hit + PREFILL_TOKENS, last, PREFILL_TOKENS), junction // BLOCK * BLOCK, last, length}
         return sorted(stop for stop in wanted if stop > hit)
+
+
+def scheduled(side: ManagerSide, model: str, size: Size) -> Iterator[Run]:
+    """Each run is the next part of the trace, on one scheduler whose cache lives on: up to ``size.live`` requests
+    at a time and ``size.budget`` tokens a step. All requests of a part are queued before the clock starts."""
+    scheduler = side.scheduler(MODELS[model], size.blocks, size.budget, size.live)
+    prompts = read_trace(size.trace, size.requests)
+    for part in range(size.parts):
+        mine = prompts[part * len(prompts) // size.parts : (part + 1) * len(prompts) // size.parts]
+        for prompt in mine:
+            scheduler.add(prompt)
+        settle_heap()
+        began = process_time()
+        scheduler.run()
+        seconds = process_time() - began
+        hits = scheduler.hits()
+        yield Run({"request": seconds}, {"request": len(mine)}, [hits[p.request_id] for p in mine])

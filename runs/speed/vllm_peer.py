@@ -28,7 +28,8 @@ from vllm.v1.kv_cache_interface import (
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from runs.speed.side import ManagerSide, ScheduledCache
+from runs.speed.catalogue import CatalogueSide
+from runs.speed.side import ScheduledCache
 from runs.speed.trace import Prompt, block_keys, own_copies
 from runs.speed.works import BLOCK, MAX_MODEL_LEN, Group
 
@@ -51,7 +52,7 @@ class KeyedRequest:
         self.num_computed_tokens = self.shared_prefix_boundary = 0
 
 
-class VLLM(ManagerSide):
+class VLLM(CatalogueSide):
     """vLLM without its prefix statistics and without events."""
 
     name = "vllm"
@@ -219,9 +220,3 @@ def _spec(group: Group) -> KVCacheSpec:
     if group.kind == "state":
         return MambaSpec(block_size=BLOCK, shapes=((16, 16),), dtypes=(torch.float32,), mamba_cache_mode="align")
     return FullAttentionSpec(**heads)
-
-
-if __name__ == "__main__":
-    from runs.speed.alone import main
-
-    raise SystemExit(main(VLLM))

@@ -73,10 +73,10 @@ class Case:
         num_blocks = len(self.cached[0])
         pool = BlockPool(1 + len(self.cached) * num_blocks, len(self.cached))
         path = np.arange(1, num_blocks + 1, dtype=np.int32)
-        pool.grow_index(num_blocks + 1)
+        pool.keys.grow(num_blocks + 1)
         for g, pattern in enumerate(self.cached):
             at = np.flatnonzero(pattern)
-            pool.register(g, int_array(1 + g * num_blocks + at), path[at])
+            pool.keys.register(g, int_array(1 + g * num_blocks + at), path[at])
         return manager_class(self.spec, pool, self.rules()).search(path)
 
     def block(self, g: int, j: int) -> int:

@@ -12,7 +12,7 @@ from kvhybrid.models.base import HybridModel
 from tests.models.encoder_driver import EncoderDriver
 from tests.models.every_way import RAGGED
 from tests.models.paged_driver import run_ragged
-from tests.tiny_encoder_decoders import decoder_prompt, full_logits
+from tests.models.tiny_encoder_decoders import decoder_prompt, full_logits
 
 Given = list[int] | Tensor
 PROMPTS = {f"s{length}": decoder_prompt(length, seed=length) for length in RAGGED}

@@ -1,6 +1,6 @@
 """Drives a model over a byte pool as an unkind cache manager would.
 
-All layers share the pages, block ids are shuffled, a block that nobody owns holds NaN in every element, and a
+All layers share the pages, block ids are shuffled, a block without an owner holds NaN in every element, and a
 block is taken away, and its table entry nulled, as soon as the layer's spec calls it dead.
 """
 

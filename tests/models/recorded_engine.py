@@ -27,7 +27,7 @@ class Record:
     tokens: dict[str, list[int]]
     """What was generated, by request id."""
     logits: list[tuple[Place, Tensor]] = field(default_factory=list)
-    """In the order of computation; a token that was computed anew stands here more than once."""
+    """In the order of computation; a recomputed token occurs more than once."""
     steps: list[StepStats] = field(default_factory=list)
 
     @property
@@ -70,7 +70,7 @@ class RecordedEngine:
         if chunking is not None:
             engine.scheduler._chunking = chunking  # type: ignore[assignment]
         for tensor in engine.pool.tensors:
-            tensor[1:] = 0xFF  # not a number: whoever reads what nobody wrote shows it in the logits
+            tensor[1:] = 0xFF  # not a number: reading an unwritten entry shows in the logits
         self._record = Record({}, {})
         self._scheduler, self._forward = SpiedScheduler(engine.scheduler), engine.model.forward
         engine.scheduler = self._scheduler  # type: ignore[assignment]

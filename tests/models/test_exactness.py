@@ -87,7 +87,7 @@ def test_logits_after_a_preemption_are_those_of_transformers(oracle: PreTrainedM
         records.append(engine.run(prompts, num_tokens=18))
         assert engine.engine.scheduler.num_preemptions > 0
     cached, uncached = records
-    assert len(uncached.logits) > len(dict(uncached.logits)), "nothing was computed anew"
+    assert len(uncached.logits) > len(dict(uncached.logits)), "nothing was recomputed"
     assert len(cached.logits) <= len(uncached.logits)
     assert cached.tokens == uncached.tokens
     cached.logits += uncached.logits

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from kvhybrid.engine.engine import Engine
 from tests.models.recorded_engine import Record, RecordedEngine, StopAt
-from tests.tiny_encoder_decoders import (
+from tests.models.tiny_encoder_decoders import (
     decoder_prompt,
     encoder_tokens,
     features,

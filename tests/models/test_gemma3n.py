@@ -126,7 +126,7 @@ def test_backend_that_cannot_share_is_refused_with_both_names() -> None:
         Plain(need)
 
 
-def test_released_checkpoint_holds_other_senses_and_keys_that_nobody_reads(tmp_path: Path) -> None:
+def test_the_released_checkpoint_has_other_senses_and_keys_that_no_layer_reads(tmp_path: Path) -> None:
     """The layout of E2B and E4B: a text_config, the text model below `model.language_model`."""
     oracle = tiny("gemma3n_text")
     oracle.save_pretrained(tmp_path)

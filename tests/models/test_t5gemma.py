@@ -12,7 +12,14 @@ from kvhybrid.models.loading import load_model, model_from_config, model_from_hf
 from kvhybrid.specs import CrossAttentionSpec, FullAttentionSpec, SlidingWindowSpec
 from tests.models.encoder_driver import EncoderDriver
 from tests.models.every_way_encoder import differences
-from tests.tiny_encoder_decoders import STACK, VOCAB, decoder_prompt, encoder_tokens, full_logits, tiny_t5gemma
+from tests.models.tiny_encoder_decoders import (
+    STACK,
+    VOCAB,
+    decoder_prompt,
+    encoder_tokens,
+    full_logits,
+    tiny_t5gemma,
+)
 
 TOLERANCE = 1e-4
 """Largest difference of a logit, in float32. Measured maxima: whole prompt 4.1e-6, token by token 5.1e-6, random

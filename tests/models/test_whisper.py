@@ -14,7 +14,7 @@ from kvhybrid.models.loading import load_model, model_from_config, model_from_hf
 from kvhybrid.specs import CrossAttentionSpec, FullAttentionSpec
 from tests.models.encoder_driver import EncoderDriver
 from tests.models.every_way_encoder import differences
-from tests.tiny_encoder_decoders import WHISPER, decoder_prompt, features, full_logits, tiny_whisper
+from tests.models.tiny_encoder_decoders import WHISPER, decoder_prompt, features, full_logits, tiny_whisper
 
 TOLERANCE = 1e-4
 """Largest difference of a logit, in float32. Measured maxima: whole prompt 9.8e-6, token by token 8.6e-6, random

@@ -32,7 +32,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--no-compile", "--quiet"]
     command = [sys.executable, "-m", "pip", "install", *options, "--target", str(place / "site"), str(copy)]
-    subprocess.run(command, check=True, timeout=300, capture_output=True, text=True)
+    subprocess.run(command, check=True, capture_output=True, text=True)
     return place / "site"
 
 
@@ -44,7 +44,6 @@ def python(installed: Path, folder: Path, *arguments: str) -> str:
         env={**os.environ, "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,20 +11,18 @@ from typing import Any
 import pytest
 
 from kvhybrid.specs import ChunkedLocalAttentionSpec, FullAttentionSpec, MambaSpec, SlidingWindowSpec
-from runs.speed.__main__ import main
+from runs.speed import trees
 from runs.speed.agreement import differences, excuse
+from runs.speed.alone import by_layer, profile_of
 from runs.speed.catalogue import WORKS
-from runs.speed.comparisons import COMPARISONS, Comparison
-from runs.speed.layers import by_layer
+from runs.speed.comparisons import COMPARISONS, Comparison, lines, ratios
 from runs.speed.ours import Ours, OursWatching
-from runs.speed.pairs import ratios, take_turns
-from runs.speed.plan import full_plan, quick_plan
+from runs.speed.plan import full_plan, quick_plan, take_turns
+from runs.speed.run import main
 from runs.speed.side import Run
-from runs.speed.straight import lines
 from runs.speed.table import Results, markdown
 from runs.speed.trace import read_trace
-from runs.speed.worker import SIDES
-from runs.speed.workers import ENVIRONMENTS
+from runs.speed.worker import ENVIRONMENTS, SIDES, MissingEnvironmentError, WorkerProcess
 from runs.speed.works import BLOCK, MODELS, Size
 
 SMALL = Size(requests=6, blocks=3000, decode_steps=16, live=2, prompt_blocks=64, batch=3, repeats=2, parts=2)
@@ -143,7 +142,7 @@ class Scripted:
         self.told.append(f"{self.name} closes")
 
 
-def test_the_sides_take_turns_and_whoever_began_a_round_ends_the_next() -> None:
+def test_the_sides_alternate_and_the_one_that_began_a_round_ends_the_next() -> None:
     told: list[str] = []
     sides = {name: Scripted(name, [9.0, 1.0, 1.0], told) for name in ("ours", "vllm")}
     runs = take_turns("a:llama", dict(sides), SMALL, 2, lambda text: None)
@@ -224,7 +223,7 @@ def test_a_line_is_straight_where_the_cost_of_one_unit_stays() -> None:
     assert line.growth == pytest.approx(1.0)
 
 
-def test_every_comparison_names_works_and_sides_that_there_are() -> None:
+def test_every_comparison_names_existing_works_and_sides() -> None:
     used = {pair for comparison in COMPARISONS for pair in comparison.works}
     assert {work for _, work in used} <= set(WORKS)
     assert {side for side, _ in used} <= set(SIDES)
@@ -268,6 +267,58 @@ def test_a_table_says_which_thresholds_were_reached() -> None:
 
 
 def test_a_profile_shares_the_time_out_among_the_layers(trace: str) -> None:
-    shares = by_layer(Ours(), "a:gemma3", replace(SMALL, trace=trace))
+    shares = by_layer(profile_of(Ours().open("a:gemma3", replace(SMALL, trace=trace))))
     assert sum(shares.values()) == pytest.approx(1.0)
     assert shares["block pool and its keys"] > 0
+
+
+# ---- two trees
+
+
+def test_two_trees_are_compared_part_by_part_and_a_slower_one_is_marked() -> None:
+    def runs(*seconds: float) -> list[Run]:
+        return [Run({"admit": s, "free": 1.0}, {"admit": 10, "free": 10}) for s in seconds]
+
+    admit, free = trees.rows("ours, all on", runs(2.0, 3.0, 4.0), runs(4.0, 4.0, 4.0), "b:prompt")
+    assert admit == (
+        "| b:prompt/admit, all on | 3e+05 | 4e+05 | 0.50 | 0.62 | **0.75** | 0.88 | 1.00 | 3 | slower |"
+    )
+    assert free.endswith("| **1.00** | 1.00 | 1.00 | 3 |  |")
+    noisy, _ = trees.rows("ours", runs(2.0, 3.0, 9.0), runs(4.0, 4.0, 4.0), "b:prompt")
+    assert noisy.endswith("| **0.75** | 1.50 | 2.25 | 3 |  |"), "a quarter of the pairs says otherwise"
+
+
+def test_a_tree_against_itself_decides_the_same(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--old", sys.executable, "--new", sys.executable, "--trace", trace, "--quick", "--rounds", "2"]
+    assert trees.main([*given, "--only", "a:jamba"]) == 0
+    version, _, _, _, *rows = capsys.readouterr().out.splitlines()
+    assert version.startswith("old: kvhybrid ")
+    assert [row.split(" | ")[0] for row in rows] == ["| a:jamba/all", "| a:jamba/all, all on"]
+
+
+def test_an_interpreter_that_is_not_there_is_refused_in_one_line(
+    trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert trees.main(["--old", "no/such/python", "--new", sys.executable, "--trace", trace]) == 2
+    assert capsys.readouterr().err == "old: no/such/python: No such file or directory\n"
+
+
+def test_an_interpreter_without_kvhybrid_is_refused_in_one_line(
+    trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    assert trees.main(["--old", str(bare), "--new", sys.executable, "--trace", trace]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("old ended: ModuleNotFoundError: ")
+
+
+def test_an_installed_kvhybrid_comes_before_the_sources_of_the_checkout(tmp_path: Path) -> None:
+    """Else a compiled installation would be measured by the sources that the benchmark lies beside."""
+    (tmp_path / "kvhybrid").mkdir()
+    (tmp_path / "kvhybrid" / "__init__.py").write_text("raise ImportError('the installed one')")
+    worker = WorkerProcess("ours", "ours", sys.executable, str(tmp_path))
+    with pytest.raises(MissingEnvironmentError, match="the installed one"):
+        worker.wait()
+    worker.end()

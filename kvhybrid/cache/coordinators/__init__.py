@@ -1,4 +1,4 @@
-"""Coordinators: spread each call of the cache manager over the groups that share the pool."""
+"""Coordinators: carry out each call of the cache manager for all groups that share the pool."""
 
 from __future__ import annotations
 

@@ -1,39 +1,38 @@
-"""The contract of this folder: the groups, their managers and pools, and the order of work."""
+"""The contract of this folder: look-ups, allocations and frees over all groups."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
-from typing import Final
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from mypy_extensions import mypyc_attr
 
 from kvhybrid.cache.blocks import KVCacheBlocks, PrefixHit
 from kvhybrid.cache.config import KVCacheConfig
-from kvhybrid.cache.coordinators.step import RequestTables, Step
-from kvhybrid.cache.miss_causes import MissCauses
+from kvhybrid.cache.coordinators.allocation import NO_HEADROOM, Allocation, Headroom, Refusal
+from kvhybrid.cache.coordinators.groups import Groups
+from kvhybrid.cache.coordinators.request_tables import RequestTables
+from kvhybrid.cache.coordinators.roll_back import go_back, mark, recount
+from kvhybrid.cache.coordinators.whole_request import WholeRequest
+from kvhybrid.cache.errors import ManagerError, StaleHitError
+from kvhybrid.cache.event_log import EventLog
 from kvhybrid.cache.misses import MissLedger
 from kvhybrid.cache.request import Request
+from kvhybrid.cache.residency_meter import GroupResidency, ResidencyMeter
+from kvhybrid.cache.stats import MissCauses
 from kvhybrid.managers.arrays import EMPTY, IntArray
-from kvhybrid.managers.base import GroupRules, Growth, SingleTypeKVCacheManager
+from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.eviction import reuse_order
-from kvhybrid.managers.pool.block_pool import BlockPool
+from kvhybrid.managers.pool.observer import PoolObserver
 from kvhybrid.managers.prefix.index import PrefixIndex, PrefixPath
 from kvhybrid.managers.retention.base import Retention
-from kvhybrid.managers.table import BlockTable
-from kvhybrid.specs import registry
-
-NO_ROWS: Final[IntArray] = np.zeros((1, 0), np.int32)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class KVCacheCoordinator:
-    """Spreads each call over the groups: one manager per spec, one pool that they share.
+    """Finds hits and carries out allocations over all groups, and keeps what every request holds.
 
-    The order of work never varies, since block ids and the free queue depend on it: hits of all groups are held
-    before any block is taken, and groups come by their index, also when they give blocks back from the tail.
-    A group with ``private_blocks`` has a pool of its own: its blocks come from there and go home there.
+    It decides nothing: which hits may be used and which blocks stay free is up to the cache manager.
     """
 
     def __init__(
@@ -46,83 +45,66 @@ class KVCacheCoordinator:
         eviction: str,
     ) -> None:
         self.config = config
-        self.max_model_len = max_model_len
-        self.max_in_flight_tokens = max_in_flight_tokens
         self.retention = Retention(
             retention_interval, config.scheduler_block_size, any(group.draft for group in config.groups)
         )
+        self.hash_unit = config.hash_unit
         self.sub_block_hits = self._sub_block_hits()
-        self.alignment = config.hash_unit if self.sub_block_hits else config.scheduler_block_size
+        self.alignment = self.hash_unit if self.sub_block_hits else config.scheduler_block_size
+        self.groups = Groups(
+            config,
+            reuse_order(eviction),
+            self.retention,
+            self.alignment,
+            self.sub_block_hits,
+            max_model_len,
+            max_in_flight_tokens,
+        )
+        self.whole_request = WholeRequest(self.groups)
+        self.managers, self.pools, self.place = self.groups.managers, self.groups.pools, self.groups.place
+        self.pool = self.pools[0]
         self.index = PrefixIndex(room=max(1 << 16, 4 * config.num_blocks))
         self.tables: dict[str, RequestTables] = {}
+        """By request id, what every request holds."""
         self.deferred: list[RequestTables] = []
-        """What finished requests still hold until somebody has read it."""
+        """What finished requests still hold, for transfers that read it."""
         self.ledger: MissLedger | None = None
-
-        order, num_groups = reuse_order(eviction), len(config.groups)
-        self.pool = BlockPool(config.num_blocks, num_groups, order)
-        self.pools = [self.pool]
-        self.managers: list[SingleTypeKVCacheManager] = []
-        self.pool_of: list[int] = []
-        """For every manager, the index of its pool."""
-        self.place: list[tuple[int, int]] = [(0, 0)] * num_groups
-        """For every group, its manager and its row in that manager's tables."""
-        for members in config.lockstep():
-            private = config.groups[members[0]].private_blocks
-            if private:
-                self.pools.append(BlockPool(private, num_groups, order))
-            self._add_manager(members, len(self.pools) - 1 if private else 0)
-        self.taken: list[list[IntArray]] = [[] for _ in self.pools]
-        """Per pool, the blocks taken by the step in hand."""
-        self.batches = self._batches()
-        """The groups in index order, as runs of neighbours in one manager: (manager, its rows)."""
-        self._shares = [
-            (pool, self.taken[p], [(b, c, ids) for b, c, ids in self._groups_of_batches() if self.pool_of[c] == p])
-            for p, pool in enumerate(self.pools)
-        ]
-        """Every pool, the blocks taken from it by the step in hand, and who shares it: batch, manager, groups."""
+        self.events: EventLog | None = None
         cacheable = [c for c, manager in enumerate(self.managers) if manager.spec.cacheable]
         self.search_order = sorted(cacheable, key=lambda c: not self.managers[c].spec.prefix)
-        """The managers that can have hits, those first whose misses end every longer hit."""
-        self.nothing = self._no_hit()
-        """The hit of no tokens."""
-        self._no_rows: list[IntArray] = [NO_ROWS] * len(self.batches)
-        self._encodes = [manager.spec.source == "encoder" for manager in self.managers]
+        """The managers that can have hits, first those for which a missing block rules out every longer hit."""
+        self.no_hit = self._no_hit()
+        self.no_blocks = KVCacheBlocks(self.no_hit.ids)
+        """The answer to an allocation that appends no entry."""
 
     def _sub_block_hits(self) -> bool:
         return False
 
-    def _add_manager(self, members: tuple[int, ...], pool: int) -> None:
-        spec = self.config.groups[members[0]].spec
-        rules = GroupRules(
-            groups=members,
-            block_size=self.config.block_size_of(spec),
-            hash_unit=self.config.hash_unit,
-            alignment=self.alignment,
-            sub_block_hits=self.sub_block_hits,
-            drops=any(self.config.groups[g].draft for g in members),
-            retention=self.retention,
-        )
-        for i, g in enumerate(members):
-            self.place[g] = (len(self.managers), i)
-        self.managers.append(registry.entry_of(spec).manager_class()(spec, self.pools[pool], rules))
-        self.pool_of.append(pool)
+    def _no_hit(self) -> PrefixHit:
+        groups = len(self.config.groups)
+        nothing = tuple(np.zeros((len(m.groups), 0), np.int32) for m in self.managers)
+        return PrefixHit((EMPTY,) * groups, 0, 0, (0,) * groups, None, nothing)
 
-    def _batches(self) -> list[tuple[int, slice]]:
-        runs: list[tuple[int, slice]] = []
-        for c, i in self.place:
-            if runs and runs[-1][0] == c and runs[-1][1].stop == i:
-                runs[-1] = (c, slice(runs[-1][1].start, i + 1))
-            else:
-                runs.append((c, slice(i, i + 1)))
-        return runs
+    def observe(
+        self, misses: bool, events: bool, clock: Callable[[], float] | None
+    ) -> list[GroupResidency] | None:
+        """Attach observers to the pools: a ledger of misses, a log of events, meters of residency by ``clock``.
 
-    def _groups_of_batches(self) -> list[tuple[int, int, IntArray]]:
-        return [(b, c, self.managers[c].group_ids[rows]) for b, (c, rows) in enumerate(self.batches)]
-
-    def pool_of_group(self, group: int) -> BlockPool:
-        """The pool that the blocks of ``group`` come from."""
-        return self.pools[self.pool_of[self.place[group][0]]]
+        Returns:
+            Per group, what the meters measure; None without a clock.
+        """
+        observers: list[PoolObserver] = []
+        if misses:
+            self.ledger = MissLedger(len(self.config.groups))
+            observers.append(self.ledger)
+        if events:
+            self.events = EventLog(self.config, self.index)
+            observers.append(self.events)
+        residency = [GroupResidency() for _ in self.config.groups] if clock else None
+        for pool in self.pools:
+            meter = (ResidencyMeter(pool, residency, clock),) if clock and residency is not None else ()
+            pool.observers = (*observers, *meter)
+        return residency
 
     # ---- look-up
 
@@ -130,19 +112,16 @@ class KVCacheCoordinator:
         """The longest prefix of at most ``limit`` tokens from which every cacheable group can resume."""
         raise NotImplementedError
 
-    def miss_causes(self, request: Request, hit: PrefixHit) -> tuple[MissCauses, ...]:
-        """Per group, where the tokens went that ``hit``, just found, lacks. Needs the ledger."""
-        assert self.ledger is not None
+    def miss_causes(self, request: Request, hit: PrefixHit) -> tuple[MissCauses, ...] | None:
+        """Per group, why the tokens that ``hit``, just found, lacks were not hit; None without a ledger."""
+        ledger = self.ledger
+        if ledger is None:
+            return None
         numbers, tokens = self.numbers(request), request.num_tokens
         by_manager = [
-            self.ledger.causes(m, numbers, tokens, hit.num_tokens, hit.own_tokens[m.groups[0]])
-            for m in self.managers
+            ledger.causes(m, numbers, tokens, hit.num_tokens, hit.own_tokens[m.groups[0]]) for m in self.managers
         ]
-        return tuple(by_manager[c] for c, _ in self.place)
-
-    def keyed_tokens(self, manager: SingleTypeKVCacheManager, num_tokens: int) -> int:
-        """How many of ``num_tokens`` are worth keying in ``manager``: 0 without prefix caching."""
-        raise NotImplementedError
+        return tuple([by_manager[c] for c, _ in self.place])
 
     def numbers(self, request: Request) -> IntArray:
         """The prefix numbers of ``request``, brought up to its tokens."""
@@ -154,19 +133,19 @@ class KVCacheCoordinator:
         if self.index.wants_sweep:
             self._sweep()
         numbers = self.index.extend(path, request.block_hashes)
-        if len(self.index) > self.pool.index.shape[1]:
+        if len(self.index) > self.pool.keys.index.shape[1]:
             room = 2 * len(self.index)
             for pool in self.pools:
-                pool.grow_index(room)
+                pool.keys.grow(room)
             if self.ledger is not None:
                 self.ledger.grow(room)
         return numbers
 
     def _sweep(self) -> None:
-        """Recycle the prefix numbers that no block, no request and no memory of misses needs."""
+        """Recycle the prefix numbers that no block, no request and no ledger needs."""
         needed = np.zeros(len(self.index), bool)
         for pool in self.pools:
-            used = pool.numbers_in_use()[: len(needed)]
+            used = pool.keys.numbers_in_use()[: len(needed)]
             needed[: len(used)] |= used
         if self.ledger is not None:
             self.ledger.mark_remembered(needed)
@@ -174,193 +153,190 @@ class KVCacheCoordinator:
         if self.ledger is not None:
             self.ledger.forget(spare)
 
-    def _no_hit(self) -> PrefixHit:
-        groups = len(self.config.groups)
-        nothing = tuple(np.zeros((len(m.groups), 0), np.int32) for m in self.managers)
-        return PrefixHit((EMPTY,) * groups, 0, 0, (0,) * groups, None, nothing)
+    # ---- allocation
 
-    # ---- slots: freeing, counting, committing
+    def allocate(
+        self,
+        request: Request,
+        held: RequestTables | None,
+        hit: PrefixHit | None,
+        allocation: Allocation,
+        headroom: Headroom,
+    ) -> KVCacheBlocks | Refusal:
+        """Free what is dead, count what ``allocation`` needs and, if it fits, adopt ``hit``, allocate and key.
 
-    def new_tables(self, owner: Request) -> RequestTables:
-        """Empty tables for ``owner``."""
-        owner.path = owner.path or PrefixPath()
-        return RequestTables(owner, self.managers, owner.path)
+        Args:
+            held: What the request holds; None admits it.
 
-    def free_dead(self, held: RequestTables, settled: int) -> None:
-        """Give back the blocks that nothing reads from ``settled`` tokens on."""
-        spans = [manager.dead(table, settled) for manager, table in held.pairs]
-        if any(spans):
-            for c, rows in self.batches:
-                if spans[c]:
-                    self.managers[c].drop(held.tables[c], rows, spans[c])
+        Returns:
+            The entries appended for new and look-ahead tokens, or why there are none. A refusal changes nothing
+            except that dead blocks are free.
 
-    def are_stale(self, hits: Sequence[IntArray], request: Request) -> bool:
-        """Whether some block of ``hits`` was reused since they were looked up."""
-        numbers = self.numbers(request)
-        for c, manager in enumerate(self.managers):  # noqa: SIM110, a generator would double the cost
-            if manager.is_stale(hits[c], numbers):
-                return True
-        return False
+        Raises:
+            StaleHitError: A block of ``hit`` was reused since the look-up.
+            ManagerError: A single-type manager raised; the call was rolled back.
+        """
+        mark(self.groups, held)
+        try:
+            if held is None:
+                return self._admit(request, hit, allocation, headroom)
+            return self._continue(request, held, allocation, headroom)
+        except StaleHitError:
+            raise
+        except Exception as error:
+            raise self._rolled_back(request, held, error, f", {allocation}") from error
 
-    def are_too_fresh(self, hits: Sequence[IntArray], num_tokens: int) -> bool:
-        """Whether some group would have to read what only the current step's forward pass writes."""
-        for c, manager in enumerate(self.managers):  # noqa: SIM110, as above
-            if manager.is_too_fresh(hits[c], num_tokens):
-                return True
-        return False
+    def _admit(
+        self, request: Request, hit: PrefixHit | None, allocation: Allocation, headroom: Headroom
+    ) -> KVCacheBlocks | Refusal:
+        request.path = request.path or PrefixPath()
+        held = RequestTables(request, self.managers, request.path)
+        hits: Sequence[IntArray] | None = None
+        if hit is not None:
+            hits = hit.by_manager
+            if self.groups.are_stale(hits, self.numbers(request)):
+                raise StaleHitError(f"request {request.request_id!r}: the hit is out of date; look it up again")
+            if self.groups.are_too_fresh(hits, allocation.hit_tokens):
+                return Refusal.NOT_WRITTEN_YET
+            if allocation.loads:
+                hits = [m.live_part(h, allocation.tokens_before) for m, h in zip(self.managers, hits, strict=True)]
+        return self._grow(request, held, hits, allocation, headroom)
 
-    def live_parts(self, hits: Sequence[IntArray], num_tokens: int) -> Sequence[IntArray]:
-        """The parts of ``hits`` that are still read once ``num_tokens`` are there."""
-        return [m.live_part(h, num_tokens) for m, h in zip(self.managers, hits, strict=True)]
+    def _continue(
+        self, request: Request, held: RequestTables, allocation: Allocation, headroom: Headroom
+    ) -> KVCacheBlocks | Refusal:
+        settled = max(0, allocation.tokens_before - request.num_in_flight_tokens)
+        if settled > held.no_work_until:
+            self.groups.free_dead(held, settled)
+        if headroom is NO_HEADROOM and self.groups.has_room(held, allocation.slots):
+            self._settle(held, request, allocation)
+            return self.no_blocks
+        return self._grow(request, held, None, allocation, headroom)
 
-    def has_room(self, held: RequestTables, slots: int) -> bool:
-        """Whether a later step of ``held`` needs no block: everything that it writes has its entry."""
-        for manager, table in held.pairs:  # noqa: SIM110, a generator would double the cost
-            if not manager.has_room(table, slots):
-                return False
-        return True
+    def _grow(
+        self,
+        request: Request,
+        held: RequestTables,
+        hits: Sequence[IntArray] | None,
+        allocation: Allocation,
+        headroom: Headroom,
+    ) -> KVCacheBlocks | Refusal:
+        """Count, then commit."""
+        growths = self.groups.growths(held, hits, allocation)
+        if not self.groups.fits(self.groups.demand(growths, hits), headroom.watermark + headroom.reserved):
+            return Refusal.NO_BLOCKS
+        if headroom.full_tokens:
+            need = self.whole_request.demand(held, hits, allocation, headroom.full_tokens)
+            if not self.groups.fits(need, headroom.watermark):
+                return Refusal.WHOLE_REQUEST
+        self.tables[request.request_id] = held
+        added = self.groups.commit(held, hits, growths, allocation)
+        self._settle(held, request, allocation)
+        return added
 
-    def growths(self, tables: list[BlockTable], hits: Sequence[IntArray] | None, step: Step) -> list[Growth]:
-        """What every manager must add for ``step``; changes nothing."""
-        found: list[Growth] = []
-        for c, manager in enumerate(self.managers):
-            if self._encodes[c]:
-                found.append(manager.growth(tables[c], 0, 0, step.encoder, step.encoder, False))
-                continue
-            adopted = hits[c].shape[1] if hits else 0
-            growth = manager.growth(tables[c], adopted, step.total, step.main, step.slots, step.loads)
-            if adopted and step.hit_tokens % manager.block_size and hits and hits[c][0, -1]:
-                growth.copies = 1
-            found.append(growth)
-        return found
+    def blocks_to_finish(self, request: Request, allocation: Allocation, full: int) -> list[int]:
+        """Per pool, the blocks that ``request`` takes until ``full`` tokens are computed.
 
-    def demand(self, growths: list[Growth], hits: Sequence[IntArray] | None) -> list[int]:
-        """Per pool, the free blocks that a step takes: new ones, and adopted ones that lie in the free queue."""
-        need = [0] * len(self.pools)
-        for c, manager in enumerate(self.managers):
-            need[self.pool_of[c]] += growths[c].blocks * len(manager.groups)
-        return self._with_free_hits(need, hits)
+        ``allocation`` admits it, without a hit.
+        """
+        held = RequestTables(request, self.managers, PrefixPath())
+        step = self.groups.demand(self.groups.growths(held, None, allocation), None)
+        rest = self.whole_request.demand(held, None, allocation, full)
+        return [max(pair) for pair in zip(step, rest, strict=True)]
 
-    def demand_to_the_end(
-        self, tables: list[BlockTable], hits: Sequence[IntArray] | None, step: Step, full: int
-    ) -> list[int]:
-        """Per pool, the free blocks that the request may need until all its ``full`` tokens are computed."""
-        need = [0] * len(self.pools)
-        for c, manager in enumerate(self.managers):
-            size = manager.block_size
-            if self._encodes[c]:
-                most = max(0, -(-step.encoder // size) - tables[c].length)
-            else:
-                adopted = hits[c].shape[1] if hits else 0
-                cap = manager.spec.admission_blocks(self.max_in_flight_tokens, self.max_model_len, size)
-                most = manager.most_blocks(tables[c], adopted, step.total, step.main, full, cap)
-                most += int(bool(adopted) and step.hit_tokens % size > 0)
-            need[self.pool_of[c]] += most * len(manager.groups)
-        return self._with_free_hits(need, hits)
+    def _settle(self, held: RequestTables, request: Request, allocation: Allocation) -> None:
+        """All groups have their blocks: key what the step fills, and find out for how long no call has work."""
+        after, keyable = allocation.tokens_after, allocation.keyable_tokens
+        self.groups.settle(held, allocation.tokens_before, after)
+        held.no_work_until = -1
+        if keyable:
+            if keyable >= held.keys_from:
+                self._key(held, request, keyable)
+                held.keys_from = keyable - keyable % self.hash_unit + self.hash_unit
+            if after >= request.num_prompt_tokens:
+                held.no_work_until = self.groups.no_work_until(held, keyable, after)
 
-    def _with_free_hits(self, need: list[int], hits: Sequence[IntArray] | None) -> list[int]:
-        if hits:
-            for c, manager in enumerate(self.managers):
-                need[self.pool_of[c]] += manager.pool.count_free(hits[c])
-        return need
+    # ---- keys
 
-    def fits(self, need: list[int], spare: int) -> bool:
-        """Whether every pool has the blocks of ``need``, and the shared one ``spare`` more."""
-        if need[0] + spare > self.pool.num_free:
-            return False
-        return len(need) == 1 or all(
-            count <= pool.num_free for count, pool in zip(need[1:], self.pools[1:], strict=True)
-        )
+    def cache_blocks(self, request: Request, num_tokens: int) -> None:
+        """Key the blocks that are full at ``num_tokens``, if the request holds any.
 
-    def commit(
-        self, held: RequestTables, hits: Sequence[IntArray] | None, growths: list[Growth], step: Step
-    ) -> KVCacheBlocks:
-        """Adopt ``hits`` and take the counted blocks. The caller has made sure that they are there."""
-        if hits:
-            for c, (manager, table) in enumerate(held.pairs):
-                table.reserve(growths[c].length)
-                manager.adopt(table, hits[c], step.hit_tokens)
-        loaded = self._take([len(g.loaded) for g in growths]) if step.loads else self._no_rows
-        fresh = self._take([len(g.fresh) + g.copies for g in growths])
-        added: list[IntArray] = []
-        for b, (c, rows) in enumerate(self.batches):
-            growth, table = growths[c], held.tables[c]
-            new = self.managers[c].extend(table, rows, growth, loaded[b], fresh[b], step.hit_tokens)
-            added += [new[i] for i in range(len(new))]  # numpy's iterators are slow to end
-        self.settle(held, step)
-        return KVCacheBlocks(tuple(added))
+        Raises:
+            ManagerError: A single-type manager raised; the call was rolled back.
+        """
+        held = self.tables.get(request.request_id)
+        if held is None:
+            return
+        mark(self.groups, held)
+        try:
+            self._key(held, request, num_tokens)
+        except Exception as error:
+            raise self._rolled_back(request, held, error) from error
 
-    def settle(self, held: RequestTables, step: Step) -> None:
-        """All groups have what ``step`` needs."""
-        for manager, table in held.pairs:
-            manager.settle(table, step.total, step.main)
-
-    def quiet_until(self, held: RequestTables, keyed: int, main: int) -> int:
-        """How far the request may grow, token by token, before any of its groups has work to do."""
-        longest = self.max_model_len
-        for manager, table in held.pairs:
-            longest = min(longest, manager.quiet_until(table, keyed, main))
-        return longest
-
-    def _take(self, counts: list[int]) -> list[IntArray]:
-        """For every batch its blocks, a row per group, ``counts`` of them by manager; each pool gives all of its
-        own at once."""
-        if not any(counts):
-            return self._no_rows
-        parts = self._no_rows.copy()
-        for pool, taken, batches in self._shares:
-            rows = pool.take_rows([(groups, counts[c]) for _, c, groups in batches])
-            for i, (b, _, _) in enumerate(batches):
-                parts[b] = rows[i]
-            taken += rows
-        return parts
-
-    # ---- keys, freeing, copies
-
-    def cache_blocks(self, held: RequestTables, request: Request, num_tokens: int) -> None:
-        """Key what is full at ``num_tokens``."""
+    def _key(self, held: RequestTables, request: Request, num_tokens: int) -> None:
+        if self.events is not None:
+            self.events.request = request
         numbers = self.numbers(request)
         for manager, table in held.pairs:
             if manager.spec.cacheable and (upto := self.keyed_tokens(manager, num_tokens)):
                 manager.register(table, numbers, upto, request)
         if self.ledger is not None:
-            units = num_tokens // self.config.hash_unit
+            units = num_tokens // self.hash_unit
             self.ledger.computed(numbers[held.units_noted : units])
             held.units_noted = units
 
-    def release(self, held: RequestTables) -> None:
-        """Give back every block of ``held``, which is on no list any more."""
-        for c, rows in self.batches:
-            self.managers[c].release(held.tables[c], rows)
+    def keyed_tokens(self, manager: SingleTypeKVCacheManager, num_tokens: int) -> int:
+        """How many of ``num_tokens`` are worth keying in ``manager``."""
+        raise NotImplementedError
 
-    def holders(self) -> Iterator[RequestTables]:
-        """All that hold blocks: requests, and those that are done and whose blocks are still read."""
-        return chain(self.tables.values(), self.deferred)
+    # ---- freeing
 
-    def new_step_starts(self) -> None:
-        for manager in self.managers:
-            if manager.written_from:
-                manager.written_from.clear()
+    def free(self, request: Request) -> None:
+        """Free what ``request`` holds, each group's tail first."""
+        held = self.tables.pop(request.request_id, None)
+        if held is not None:
+            self._release(held)
 
-    def pending_copies(self) -> list[tuple[int, int]]:
-        """Group by group, (source, target) of the copies that have not run, oldest first."""
-        if not self._has_copies():
-            return []
-        return [pair for c, i in self.place for pair in self.managers[c].pending_copies[i]]
+    def defer_free(self, request: Request) -> RequestTables | None:
+        """End ``request`` but keep its blocks held until `free_deferred`."""
+        held = self.tables.pop(request.request_id, None)
+        if held is not None:
+            self.deferred.append(held)
+        return held
 
-    def _has_copies(self) -> bool:
-        """Whether copies are pending: groups in lockstep have as many."""
-        return any(manager.pending_copies[0] for manager in self.managers)
+    def free_deferred(self, held: RequestTables) -> None:
+        """Free what `defer_free` kept. Raises ValueError for anything else."""
+        for i, kept in enumerate(self.deferred):
+            if kept is held:
+                del self.deferred[i]
+                self._release(held)
+                return
+        raise ValueError(f"the blocks of request {held.owner.request_id!r} are not waiting to be freed")
 
-    def release_copies(self) -> None:
-        """The pending copies have run: let go of both ends of each."""
-        if not self._has_copies():
-            return
-        for p, pool in enumerate(self.pools):
-            ends: list[int] = []
-            for c, i in self.place:
-                if self.pool_of[c] == p:
-                    ends.extend(chain.from_iterable(self.managers[c].pending_copies[i]))
-                    self.managers[c].pending_copies[i].clear()
-            if ends:
-                pool.release(np.array(ends, np.int32))
+    def _release(self, held: RequestTables) -> None:
+        try:
+            self.groups.release(held)
+        except Exception as error:
+            recount(self.groups, self._holders())
+            raise self._manager_error(error, f"free of request {held.owner.request_id!r}") from error
+
+    # ---- failures of single-type managers
+
+    def _holders(self) -> list[RequestTables]:
+        """All that hold blocks: requests, and those that have ended but whose blocks are still read."""
+        return [*self.tables.values(), *self.deferred]
+
+    def _rolled_back(
+        self, request: Request, held: RequestTables | None, error: Exception, details: str = ""
+    ) -> ManagerError:
+        if held is None:
+            self.tables.pop(request.request_id, None)
+        go_back(self.groups, held, self._holders())
+        return self._manager_error(error, f"request {request.request_id!r}{details}")
+
+    def _manager_error(self, error: Exception, where: str) -> ManagerError:
+        kinds = ", ".join(sorted({f"{type(m).__name__} ({m.spec.kind})" for m in self.managers}))
+        what = f"{type(error).__name__}: {error}"
+        found = ManagerError(f"{where}: one of the managers {kinds} raised {what}; the call was rolled back")
+        found.__cause__ = error  # compiled, "raise … from …" does not set it
+        return found

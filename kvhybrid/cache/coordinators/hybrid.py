@@ -17,8 +17,11 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
     """Several groups: a hit is a length from which all of them can resume."""
 
     def _sub_block_hits(self) -> bool:
-        """Whether hits may end inside a block: some state's block is longer than a prefix key (or, under context
-        parallelism, as long), and every other group either allows it or has blocks as short as a key."""
+        """Whether hits may end inside a block.
+
+        That is so if some state's block has more tokens than a prefix key (or, under context parallelism, equally
+        many), and every other group either allows it or has blocks of one key.
+        """
         unit, config = self.config.hash_unit, self.config
         cacheable = [group.spec for group in config.groups if group.spec.cacheable]
         finer = any(
@@ -29,7 +32,7 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
 
     def find_longest_cache_hit(self, request: Request, limit: int) -> PrefixHit:
         """The greatest common fixed point: each group in turn cuts the candidate to what it accepts, until none
-        cuts. Candidates only move down, so the order of the groups cannot change the answer."""
+        does. Candidates only move down, so the order of the groups does not change the answer."""
         numbers = self.numbers(request)
         order = self.search_order
         searches = {c: self.managers[c].search(numbers) for c in order}
@@ -57,13 +60,13 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         )
 
     def _hit_blocks(self, searches: dict[int, LiveSetSearch], p: int) -> tuple[IntArray, ...]:
-        nothing = self.nothing.by_manager
+        nothing = self.no_hit.by_manager
         if not p:
             return nothing
         return tuple([searches[c].blocks(p) if c in searches else none for c, none in enumerate(nothing)])
 
     def keyed_tokens(self, manager: SingleTypeKVCacheManager, num_tokens: int) -> int:
-        """Only lengths on which a hit can end, and the margin that a draft model makes necessary above them."""
+        """Only up to a length at which a hit can end, and the margin above it that a draft model needs."""
         if self.sub_block_hits:
             return num_tokens
         aligned = num_tokens - num_tokens % self.alignment

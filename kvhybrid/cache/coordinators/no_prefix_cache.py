@@ -6,8 +6,8 @@ from mypy_extensions import mypyc_attr
 
 from kvhybrid.cache.blocks import PrefixHit
 from kvhybrid.cache.coordinators.base import KVCacheCoordinator
+from kvhybrid.cache.coordinators.request_tables import RequestTables
 from kvhybrid.cache.request import Request
-from kvhybrid.managers.base import SingleTypeKVCacheManager
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -15,7 +15,7 @@ class KVCacheCoordinatorNoPrefixCache(KVCacheCoordinator):
     """Prefix caching off: nothing is keyed and nothing is hit."""
 
     def find_longest_cache_hit(self, request: Request, limit: int) -> PrefixHit:
-        return self.nothing
+        return self.no_hit
 
-    def keyed_tokens(self, manager: SingleTypeKVCacheManager, num_tokens: int) -> int:
-        return 0
+    def _key(self, held: RequestTables, request: Request, num_tokens: int) -> None:
+        pass

@@ -1,4 +1,4 @@
-"""What the cache manager writes down must agree with what it does: miss causes, events, residency."""
+"""What the cache manager records must agree with what it does: miss causes, events, residency."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from kvhybrid.cache.events import AllBlocksCleared, BlockRemoved, BlockStored, S
 from kvhybrid.cache.hashing import ROOT
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request
+from kvhybrid.conformance.pool_keys import keys_of
 
 
 def assert_causes_add_up(manager: KVCacheManager) -> None:
@@ -21,7 +22,7 @@ def assert_causes_add_up(manager: KVCacheManager) -> None:
 
 
 def assert_evictions_are_timed(manager: KVCacheManager) -> None:
-    """There is a life and an idle time for every eviction, in whatever pool."""
+    """There is a life and an idle time for every eviction, in every pool."""
     if manager.residency is None:
         return
     evictions = [group.evictions for group in manager.stats().groups]
@@ -36,8 +37,8 @@ def keys_in_pools(manager: KVCacheManager) -> list[set[bytes]]:
     """Per group, the prefix keys under which a block can be found."""
     keys: list[set[bytes]] = [set() for _ in manager.config.groups]
     for pool in manager.coordinator.pools:
-        for group, number in zip(*pool.index.nonzero(), strict=True):
-            keys[group].add(manager.coordinator.index.key(int(number)))
+        for group, number in keys_of(pool).found:
+            keys[group].add(manager.coordinator.index.key(number))
     return keys
 
 
@@ -83,8 +84,10 @@ def rehash(parent: bytes, tokens: list[int], extra_keys: tuple[bytes, ...], unit
     """The prefix key at the end of ``tokens``, from what an event says: one SHA-256 per unit."""
     assert len(tokens) == unit * len(extra_keys)
     for at, extra in enumerate(extra_keys):
-        raw = b"".join(t.to_bytes(8, "little", signed=True) for t in tokens[at * unit : (at + 1) * unit])
-        parent = sha256(parent + raw + extra).digest()
+        ids = tokens[at * unit : (at + 1) * unit]
+        width = 4 if all(0 <= token < 2**32 for token in ids) else 8
+        raw = b"".join(token.to_bytes(width, "little", signed=width == 8) for token in ids)
+        parent = sha256(raw + parent + extra + bytes([width]) + unit.to_bytes(8, "little")).digest()
     return parent
 
 

@@ -16,6 +16,7 @@ from kvhybrid.specs import (
     KVCacheSpec,
     MambaSpec,
     MLAAttentionSpec,
+    PrivateStateSpec,
     SinkWindowSpec,
     SlidingWindowSpec,
 )
@@ -31,6 +32,8 @@ def spec_of(kind: str, size: int, extent: int) -> KVCacheSpec:
         return SinkWindowSpec(block_size=size, window=extent, sinks=1 + extent // 3)
     if kind == "chunked":
         return ChunkedLocalAttentionSpec(block_size=size, chunk=extent)
+    if kind == "private":
+        return PrivateStateSpec(block_size=MAX_LEN)
     plain = {"full": FullAttentionSpec, "mla": MLAAttentionSpec, "cross": CrossAttentionSpec, "mamba": MambaSpec}
     return plain[kind](block_size=size)
 
@@ -44,23 +47,27 @@ class Features:
     watermark: float = 0.0
     retention_interval: int | None = None
     room: int | None = None
-    """Prefix numbers given between two sweeps, where not the default."""
+    """Prefix numbers given between two sweeps, if not the default."""
+    enable_caching: bool = True
+    watched: bool = True
+    """With miss causes, events and residency."""
 
     def build(self) -> KVCacheManager:
-        """The manager; its clock ticks at every look."""
+        """The manager; its clock ticks every time it is read."""
         ticks = count()
         manager = KVCacheManager(
             self.config,
             max_model_len=MAX_LEN,
             max_in_flight_tokens=self.max_in_flight_tokens,
             watermark=self.watermark,
+            enable_caching=self.enable_caching,
             retention_interval=self.retention_interval,
-            track_misses=True,
-            record_events=True,
-            residency_clock=lambda: float(next(ticks)),
+            track_misses=self.watched,
+            record_events=self.watched,
+            residency_clock=(lambda: float(next(ticks))) if self.watched else None,
         )
         if self.room is not None:
-            manager.coordinator.index._room = self.room
+            manager.coordinator.index.room = self.room
         return manager
 
 
@@ -88,9 +95,19 @@ def cached_specs(draw: st.DrawFn) -> tuple[list[KVCacheSpec], int | None, int]:
 
 
 @st.composite
-def features(draw: st.DrawFn) -> Features:
-    specs, unit, ranks = draw(cached_specs())
-    drafts = draw(st.sampled_from([False, False, True]))
+def uncached_specs(draw: st.DrawFn) -> tuple[list[KVCacheSpec], int | None, int]:
+    """As `cached_specs`, without prefix caching: also states that are never shared."""
+    kinds = st.sampled_from(["full", "window", "sinks", "chunked", "cross", "private"])
+    chosen = draw(st.lists(kinds, min_size=1, max_size=4))
+    return [spec_of(kind, draw(st.integers(1, 4)), draw(st.integers(1, 10))) for kind in chosen], None, 1
+
+
+@st.composite
+def features(draw: st.DrawFn, watched: bool = True) -> Features:
+    """Unless it is to be ``watched``, caching and what is recorded of it may be off."""
+    caching = watched or draw(st.sampled_from([True, True, True, False]))
+    specs, unit, ranks = draw(cached_specs() if caching else uncached_specs())
+    drafts = caching and draw(st.sampled_from([False, False, True]))
     private = draw(st.sampled_from([False, True]))
     groups = tuple(
         KVCacheGroup(
@@ -108,10 +125,13 @@ def features(draw: st.DrawFn) -> Features:
         context_parallel=ranks,
     )
     common = config.scheduler_block_size
+    intervals = st.sampled_from([None, None, 0, common, 2 * common])
     return Features(
         config,
         max_in_flight_tokens=draw(st.sampled_from([None, 16])),
         watermark=draw(st.sampled_from([0.0, 0.0, 0.1])),
-        retention_interval=draw(st.sampled_from([None, None, 0, common, 2 * common])),
+        retention_interval=draw(intervals) if caching else None,
         room=draw(st.sampled_from([None, None, 4, 40])),
+        enable_caching=caching,
+        watched=watched or draw(st.booleans()),
     )

@@ -1,4 +1,4 @@
-"""Calls that would read or key what nobody wrote are refused before anything happens."""
+"""Calls that would read or key unwritten entries are refused before anything changes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_hit_whose_blocks_were_reused_is_out_of_date() -> None:
 
 
 @pytest.mark.parametrize("name", ["os:path", "json:nope", "no_such_module:X", "mru"])
-def test_an_order_of_reuse_that_is_none_is_named(name: str) -> None:
+def test_an_unknown_order_of_reuse_is_named(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         reuse_order(name)
 

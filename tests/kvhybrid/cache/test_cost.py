@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -28,6 +26,7 @@ from kvhybrid.specs import (
     MambaSpec,
     SlidingWindowSpec,
 )
+from tests.counting import counting
 
 pytestmark = pytest.mark.skipif(not is_native, reason="the counts are those of the native kernel")
 
@@ -55,28 +54,6 @@ class KeyedRequest(Request):
         self.num_prompt_tokens = self.num_tokens = num_tokens
         self.hash_unit = BLOCK
         self.block_hashes = KeyChain(keys)
-
-
-class Count:
-    """Executed bytecode instructions."""
-
-    def __init__(self) -> None:
-        self.opcodes = 0
-
-    def trace(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any]:
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        self.opcodes += event == "opcode"
-        return self.trace
-
-
-@contextmanager
-def counting() -> Iterator[Count]:
-    count, before = Count(), sys.gettrace()
-    sys.settrace(count.trace)
-    try:
-        yield count
-    finally:
-        sys.settrace(before)
 
 
 def manager_of(specs: Sequence[KVCacheSpec], num_blocks: int, **options: Any) -> KVCacheManager:

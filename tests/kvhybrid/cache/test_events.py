@@ -1,21 +1,21 @@
-"""Cache events alone are enough to know, after every call, which keys are cached and what they stand for."""
+"""Cache events alone are enough to know, after every call, which keys are cached and what they mean."""
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
-from hypothesis import event, given, note, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
 from kvhybrid.cache.events import AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent
+from kvhybrid.cache.extra_keys import LoRA, MediaItem
 from kvhybrid.cache.hashing import ROOT
 from kvhybrid.cache.manager import KVCacheManager
-from kvhybrid.cache.request import LoRA, MediaItem, Request, RequestStatus
+from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.specs import FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
-from tests.kvhybrid.cache.pools import PooledTraffic
+from tests.kvhybrid.cache.checked_cache import CheckedCache, play
 from tests.kvhybrid.cache.records import Replay, assert_event_is_true, keys_in_pools, rehash
 from tests.kvhybrid.cache.setups import Features, features
 
@@ -61,7 +61,7 @@ def test_full_blocks_are_stored_once_per_group_with_their_positions() -> None:
     assert stored_in(run(manager, request_of(manager, 9), 9)) == [(0, 0, 4), (0, 4, 8), (1, 0, 4), (1, 4, 8)]
 
 
-def test_events_are_told_once() -> None:
+def test_events_are_handed_out_once() -> None:
     manager = manager_of(FULL)
     run(manager, request_of(manager, 9), 9)
     assert manager.take_events() == []
@@ -239,48 +239,13 @@ def test_without_recording_or_without_a_cache_there_are_none(options: dict[str, 
 # ---- in random traffic
 
 
-class ListeningTraffic(PooledTraffic):
-    """Remembers every request, so that what an event says can be compared with its tokens."""
-
-    def __init__(self, manager: KVCacheManager) -> None:
-        super().__init__(manager)
-        self.requests: list[Request] = []
-
-    def do_submit(self, a: int, b: int) -> None:
-        before = self.made
-        super().do_submit(a, b)
-        if self.made > before:
-            self.requests.append(self.waiting[-1].request)
-
-    def assert_all_events_are_true(self) -> None:
-        unit = self.manager.config.hash_unit
-        by_key = {key: request for request in self.requests for key in request.block_hashes}
-        for _, block in self.replay.blocks:
-            assert_event_is_true(block, by_key[block.key], unit)
-
-
-WEIGHTS = {
-    "submit": 4,
-    "admit": 5,
-    "run": 6,
-    "end_step": 5,
-    "finish": 2,
-    "preempt": 1,
-    "load": 1,
-    "evict": 1,
-    "reset": 1,
-}
-
-
 @given(features(), st.integers(0, 2**32 - 1), st.integers(1, 120))
 @settings(max_examples=25)
-def test_events_rebuild_the_keys_after_every_call(setup: Features, seed: int, num_calls: int) -> None:
-    rng, traffic = random.Random(seed), ListeningTraffic(setup.build())
-    for _ in range(num_calls):
-        kind = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-        a, b = rng.randrange(1000), rng.randrange(1000)
-        note(f"{kind} {a} {b}")
-        traffic.call(kind, a, b)
-    traffic.wind_up()
-    traffic.assert_all_events_are_true()
-    event(f"{len(traffic.replay.blocks) // 50 * 50} blocks stored or more")
+def test_events_rebuild_the_keys_after_every_call(setup: Features, seed: int, actions: int) -> None:
+    cache = CheckedCache(setup.build())
+    play(cache, seed, actions)
+    unit = cache.manager.config.hash_unit
+    by_key = {key: request for request in cache.requests.values() for key in request.block_hashes}
+    for _, block in cache.replay.blocks:
+        assert_event_is_true(block, by_key[block.key], unit)
+    event(f"{len(cache.replay.blocks) // 50 * 50} blocks stored or more")

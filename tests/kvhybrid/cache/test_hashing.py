@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvhybrid.cache.hashing import PrefixHasher, extra_keys
-from kvhybrid.cache.request import LoRA, MediaItem, Request
+from kvhybrid.cache.extra_keys import LoRA, MediaItem
+from kvhybrid.cache.hashing import PrefixHasher
+from kvhybrid.cache.request import Request
 
 
 def keys(tokens: list[int], unit: int = 4, **options: Any) -> list[bytes]:
@@ -81,6 +82,9 @@ def test_conditions_enter_the_units_that_they_concern(options: dict[str, Any], c
         ({"lora": LoRA("a", "bc")}, {"lora": LoRA("ab", "c")}),
         ({"media": (MediaItem("x", 1, 2),)}, {"media": (MediaItem("y", 1, 2),)}),
         ({"media": (MediaItem("x", 1, 2),)}, {"media": (MediaItem("x", 2, 2),)}),
+        ({"media": (MediaItem("x", 1, 2),)}, {"media": (MediaItem("x", 1, 3),)}),
+        ({"media": (MediaItem("x1", 1, 2),)}, {"media": (MediaItem("x", 1, 2),)}),
+        ({"media": (MediaItem("x", -2, 4),)}, {"media": (MediaItem("x", -2, 40),)}),
         ({"cache_salt": "a"}, {"lora": LoRA("a", "")}),
     ],
 )
@@ -93,11 +97,11 @@ def test_other_conditions_give_other_keys(one: dict[str, Any], other: dict[str, 
 def test_a_salt_enters_the_first_unit_and_the_chain_carries_it_on() -> None:
     hasher = PrefixHasher(4)
     request = Request("r", range(8), cache_salt="s", hasher=hasher)
-    assert extra_keys(request, 0, 4) != b""
-    assert extra_keys(request, 1, 4) == b""
+    assert request.extra_keys.of_unit(0, 4) != b""
+    assert request.extra_keys.of_unit(1, 4) == b""
 
 
 def test_an_adapter_enters_every_unit() -> None:
     hasher = PrefixHasher(4)
     request = Request("r", range(8), lora=LoRA("a", "p"), hasher=hasher)
-    assert extra_keys(request, 0, 4) == extra_keys(request, 1, 4) != b""
+    assert request.extra_keys.of_unit(0, 4) == request.extra_keys.of_unit(1, 4) != b""

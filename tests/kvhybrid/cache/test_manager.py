@@ -12,6 +12,7 @@ from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
 from kvhybrid.cache.errors import ManagerError
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request, RequestStatus
+from kvhybrid.conformance.invariants import check_invariants
 from kvhybrid.managers.prefix.index import PrefixIndex
 from kvhybrid.managers.sliding_window import SlidingWindowManager
 from kvhybrid.scheduling.chunking import PrefillChunking
@@ -23,7 +24,7 @@ from kvhybrid.specs import (
     MambaSpec,
     SlidingWindowSpec,
 )
-from tests.kvhybrid.cache.invariants import assert_invariants, snapshot
+from tests.kvhybrid.cache.snapshots import snapshot
 
 FULL = FullAttentionSpec(block_size=4)
 WINDOW = SlidingWindowSpec(block_size=4, window=5)
@@ -48,7 +49,7 @@ def run(manager: KVCacheManager, request: Request, new: int, **options: object) 
     hit = found.num_tokens if found else 0
     blocks = manager.allocate_slots(request, new, hit, found.blocks if found else None, **options)  # type: ignore[arg-type]
     manager.release_copies()
-    assert_invariants(manager)
+    check_invariants(manager)
     if blocks is None:
         return False
     request.num_computed_tokens += hit + new
@@ -137,7 +138,7 @@ def test_tokens_from_outside_get_blocks_and_keys_like_computed_ones() -> None:
     assert blocks.get_block_ids() == ([5],), "the blocks of the load are not listed"
     assert tables(manager, first) == [[1, 2, 3, 4, 5]]
     assert manager.get_computed_blocks(request_of(manager, "other", 20)).num_tokens == 16
-    assert_invariants(manager)
+    check_invariants(manager)
 
 
 def test_a_load_that_still_runs_gives_no_keys_until_it_is_done() -> None:
@@ -164,7 +165,7 @@ def test_a_load_behind_a_hit_keeps_of_the_hit_what_is_still_read() -> None:
     window = tables(manager, second)[1]
     assert window[:5] == [0, 0, 0, 0, 0]
     assert all(window[5:])
-    assert_invariants(manager)
+    check_invariants(manager)
 
 
 # ---- hits inside a block
@@ -188,7 +189,7 @@ def test_a_hit_inside_a_block_is_copied_before_it_is_written() -> None:
     assert [row[-1] for row in tables(manager, second)] == targets
     assert set(sources).isdisjoint(targets)
     manager.free(second)
-    assert_invariants(manager)
+    check_invariants(manager)
     assert {*sources, *targets}.isdisjoint(manager.block_pool.free_queue()), "held until the copies have run"
     manager.release_copies()
     assert manager.usage == 0.0
@@ -236,7 +237,7 @@ def test_a_block_that_this_step_still_writes_is_not_copied_in_this_step() -> Non
 # ---- prefix numbers that are recycled
 
 
-def test_a_request_admitted_with_an_old_path_never_keys_under_somebody_else_s_prefix() -> None:
+def test_a_request_admitted_with_an_old_path_never_keys_under_another_prefix() -> None:
     manager = manager_of([FULL], num_blocks=200)
     manager.coordinator.index = PrefixIndex(room=4)
     delayed = request_of(manager, "delayed", 9)
@@ -248,7 +249,7 @@ def test_a_request_admitted_with_an_old_path_never_keys_under_somebody_else_s_pr
     delayed.num_computed_tokens, delayed.status = 8, RequestStatus.LOADING
     manager.get_computed_blocks(strangers[2])
     manager.cache_blocks(delayed, 8)
-    assert_invariants(manager)
+    check_invariants(manager)
     for stranger in strangers:
         assert manager.get_computed_blocks(stranger).num_tokens == 0
     assert manager.get_computed_blocks(request_of(manager, "twin", 9)).num_tokens == 8
@@ -335,12 +336,12 @@ def test_a_step_in_which_a_manager_raises_is_rolled_back(call: str) -> None:
     with pytest.raises(ManagerError, match=r"PlugIn.*a mistake in a plug-in"):
         manager.allocate_slots(second, 12, 8, found.blocks)
     managers[1] = sound
-    assert_invariants(manager)
+    check_invariants(manager)
     after = snapshot(manager)
     assert (after.refs, after.tables, after.copies) == (before.refs, before.tables, before.copies)
     assert set(after.queue) == set(before.queue)
     assert manager.allocate_slots(second, 12, 8, found.blocks) is not None
-    assert_invariants(manager)
+    check_invariants(manager)
 
 
 # ---- figures

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence as Tokens
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import event, given, note, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvhybrid.cache.blocks import ComputedBlocks
 from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
 from kvhybrid.cache.manager import KVCacheManager
-from kvhybrid.cache.miss_causes import MissCauses
 from kvhybrid.cache.request import Request, RequestStatus
+from kvhybrid.cache.stats import MissCauses
 from kvhybrid.specs import CrossAttentionSpec, FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
-from tests.kvhybrid.cache.pools import PooledTraffic
+from tests.kvhybrid.cache.checked_cache import CheckedCache, play
 from tests.kvhybrid.cache.setups import Features, features
-from tests.kvhybrid.cache.traffic import Scheduled, Sequence
 
 FULL = FullAttentionSpec(block_size=4)
 FULL_8 = FullAttentionSpec(block_size=8)
@@ -37,7 +35,7 @@ def manager_of(
 
 
 def serve(
-    manager: KVCacheManager, tokens: Tokens[int], *steps: int, **options: Any
+    manager: KVCacheManager, tokens: Sequence[int], *steps: int, **options: Any
 ) -> tuple[int, list[MissCauses]]:
     """A request comes, computes its tokens in steps that end at ``steps``, and goes. Its hit, and its causes."""
     request = Request("r", tokens, hasher=manager.hasher, **options)
@@ -69,7 +67,7 @@ def difference(now: MissCauses | None, was: MissCauses | None) -> MissCauses:
 # ---- each cause
 
 
-def test_a_prompt_that_nobody_sent_before_was_never_seen() -> None:
+def test_a_new_prompt_was_never_seen() -> None:
     assert serve(manager_of(FULL), range(12)) == (0, [MissCauses(never_seen=12)])
 
 
@@ -213,7 +211,7 @@ def test_a_hit_inside_a_block_leaves_only_what_is_below_a_key() -> None:
     assert serve(manager, range(14)) == (12, [MissCauses(granularity=2)] * 2)
 
 
-def test_tokens_that_somebody_computed_in_a_part_of_a_block_are_not_unseen() -> None:
+def test_tokens_once_computed_in_a_part_of_a_block_count_as_seen() -> None:
     """Two prompts share half of a block of 8: the second's first key was computed, and no block is kept for it."""
     manager = manager_of(FULL_8, MambaSpec(block_size=8), unit=4)
     serve(manager, [*range(4), *range(100, 113)], 8, 16)
@@ -267,7 +265,7 @@ def test_causes_have_names_for_trackers() -> None:
 def test_memory_is_bounded_however_many_prompts_come() -> None:
     manager = manager_of(FULL, WINDOW, num_blocks=40)
     coordinator = manager.coordinator
-    coordinator.index._room = 64
+    coordinator.index.room = 64
     per_prompt = 10
     # In use at most: a block's number each, what two periods between sweeps gave, and a prompt beyond each.
     bound = 40 + 2 * (64 + per_prompt) + per_prompt
@@ -276,9 +274,8 @@ def test_memory_is_bounded_however_many_prompts_come() -> None:
         assert len(coordinator.index) <= bound
     ledger = coordinator.ledger
     assert ledger is not None
-    assert ledger._computed.shape[1] <= 2 * bound
-    assert ledger._lost.shape[1] <= 2 * bound
-    assert manager.block_pool.index.shape[1] <= 2 * bound
+    assert ledger.room <= 2 * bound
+    assert manager.block_pool.keys.index.shape[1] <= 2 * bound
     assert manager.stats().groups[0].misses == MissCauses(never_seen=400 * 40)
 
 
@@ -289,7 +286,7 @@ def test_memory_is_bounded_whatever_shape_the_prefixes_have(kind: str) -> None:
         random.Random(1),
     )
     index = manager.coordinator.index
-    index._room = 64
+    index.room = 64
     for i in range(200):
         shared = rng.randint(0, 24) if kind.startswith("branches") else 0
         length = rng.randint(1, 24)
@@ -299,7 +296,7 @@ def test_memory_is_bounded_whatever_shape_the_prefixes_have(kind: str) -> None:
 
 def test_an_eviction_is_remembered_for_a_while_and_then_forgotten() -> None:
     manager = manager_of(FULL, num_blocks=12)
-    manager.coordinator.index._room = 64
+    manager.coordinator.index.room = 64
     serve(manager, range(9))
     for i in range(1, 5):
         serve(manager, range(1000 * i, 1000 * i + 36))
@@ -312,69 +309,44 @@ def test_an_eviction_is_remembered_for_a_while_and_then_forgotten() -> None:
 # ---- in random traffic
 
 
-class RememberingTraffic(PooledTraffic):
-    """Knows which prefixes somebody has computed, and checks what the causes say about that."""
+class RememberingCache(CheckedCache):
+    """Knows which prefixes were computed, and checks what the causes say about that."""
 
-    def __init__(self, manager: Any) -> None:
+    def __init__(self, manager: KVCacheManager) -> None:
         super().__init__(manager)
         self.computed: set[int] = set()
 
-    def _granted(self, sequence: Sequence, local: int, total: int, new: int, delayed: bool, waiting: bool) -> None:
-        super()._granted(sequence, local, total, new, delayed, waiting)
-        if not delayed:
-            self.computed.update(sequence.prefixes[: total + new])
+    def granted(self, request: Request, main: int) -> None:
+        super().granted(request, main)
+        self.computed.update(self.contents.prefixes(request)[:main])
 
-    def _write_loaded(self, item: Scheduled) -> None:
-        super()._write_loaded(item)
-        if item.total > item.hit:
-            self.computed.update(item.sequence.prefixes[: item.total])
+    def loaded(self, request: Request, start: int, end: int) -> None:
+        super().loaded(request, start, end)
+        self.computed.update(self.contents.prefixes(request)[:end])
 
-    def _look_up(self, sequence: Sequence) -> ComputedBlocks:
-        found = super()._look_up(sequence)
-        known = sum(prefix in self.computed for prefix in sequence.prefixes)
-        sizes = self.manager.config.block_sizes
-        for size, g, causes in zip(sizes, count(), found.blocks.causes or (), strict=False):
-            if not self.manager.config.groups[g].spec.cacheable:
-                assert causes == MissCauses(opted_out=len(sequence.prefixes) - found.num_tokens)
+    def check_causes(self, request: Request, found: ComputedBlocks) -> None:
+        super().check_causes(request, found)
+        prefixes, config = self.contents.prefixes(request), self.manager.config
+        known = sum(prefix in self.computed for prefix in prefixes)
+        for size, group, causes in zip(config.block_sizes, config.groups, found.blocks.causes or (), strict=False):
+            if not group.spec.cacheable:
+                assert causes == MissCauses(opted_out=len(prefixes) - found.num_tokens)
                 continue
-            assert causes.never_seen <= len(sequence.prefixes) - known // size * size, "somebody computed it"
-            if known < self.manager.config.hash_unit:
-                assert causes.evicted == causes.not_retained == 0, "nobody computed it"
-        return found
+            assert causes.never_seen <= len(prefixes) - known // size * size, "it was computed before"
+            if known < config.hash_unit:
+                assert causes.evicted == causes.not_retained == 0, "it was never computed"
 
 
-WEIGHTS = {
-    "submit": 4,
-    "admit": 5,
-    "run": 6,
-    "end_step": 5,
-    "finish": 3,
-    "preempt": 1,
-    "load": 1,
-    "evict": 1,
-    "reset": 1,
-}
+SEEDS = st.integers(0, 2**32 - 1)
 
 
-def play(traffic: PooledTraffic, seed: int, num_calls: int) -> None:
-    rng = random.Random(seed)
-    for _ in range(num_calls):
-        kind = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-        a, b = rng.randrange(1000), rng.randrange(1000)
-        note(f"{kind} {a} {b}")
-        traffic.call(kind, a, b)
-    traffic.wind_up()
-    for seen in sorted(traffic.seen):
-        event(seen)
-
-
-@given(features(), st.integers(0, 2**32 - 1), st.integers(1, 120))
+@given(features(), SEEDS, st.integers(1, 120))
 @settings(max_examples=25)
-def test_hits_and_causes_add_up_after_every_call(setup: Features, seed: int, num_calls: int) -> None:
-    play(PooledTraffic(setup.build()), seed, num_calls)
+def test_hits_and_causes_add_up_after_every_call(setup: Features, seed: int, actions: int) -> None:
+    play(CheckedCache(setup.build()), seed, actions)
 
 
-@given(features(), st.integers(0, 2**32 - 1))
+@given(features(), SEEDS)
 @settings(max_examples=20)
 def test_causes_agree_with_what_was_computed(setup: Features, seed: int) -> None:
-    play(RememberingTraffic(replace(setup, room=None).build()), seed, 100)
+    play(RememberingCache(replace(setup, room=None).build()), seed, 100)

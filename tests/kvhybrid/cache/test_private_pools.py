@@ -1,4 +1,4 @@
-"""A group with a pool of its own: its blocks come from there and go home there."""
+"""A group with a pool of its own: its blocks are allocated from it and returned to it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import pytest
 from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request, RequestStatus
+from kvhybrid.conformance.invariants import check_invariants
+from kvhybrid.conformance.pool_keys import pool_of
 from kvhybrid.specs import CrossAttentionSpec, FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
-from tests.kvhybrid.cache.invariants import assert_invariants
-from tests.kvhybrid.cache.pools import APART, page_copies, page_rows, pool_of
+from tests.kvhybrid.cache.snapshots import APART, page_copies, page_rows
 
 FULL = FullAttentionSpec(block_size=4)
 WINDOW = SlidingWindowSpec(block_size=4, window=5)
@@ -34,7 +35,7 @@ def run(manager: KVCacheManager, request: Request, new: int, **options: object) 
     found = manager.get_computed_blocks(request) if not request.num_computed_tokens else None
     hit = found.num_tokens if found else 0
     blocks = manager.allocate_slots(request, new, hit, found.blocks if found else None, **options)  # type: ignore[arg-type]
-    assert_invariants(manager)
+    check_invariants(manager)
     if blocks is None:
         return False
     request.num_computed_tokens += hit + new
@@ -53,7 +54,7 @@ def test_only_groups_with_private_blocks_get_a_pool() -> None:
     assert pool_of(manager, 1) is not pool_of(manager, 3)
 
 
-def test_blocks_come_from_the_group_s_pool_and_have_its_ids() -> None:
+def test_blocks_are_allocated_from_the_group_s_pool_and_have_its_ids() -> None:
     manager = manager_of((FULL, None), (WINDOW, 8))
     request = request_of(manager, 9)
     run(manager, request, 9)
@@ -62,20 +63,20 @@ def test_blocks_come_from_the_group_s_pool_and_have_its_ids() -> None:
     assert free_counts(manager) == [16, 4]
 
 
-def test_blocks_of_three_pools_freed_in_one_call_go_home_each() -> None:
+def test_blocks_of_three_pools_freed_in_one_call_return_to_their_own_pool() -> None:
     manager = manager_of((FULL, None), (WINDOW, 8), (FULL, 12))
     request, other = request_of(manager, 9), request_of(manager, 4, "other")
     run(manager, request, 9)
     run(manager, other, 4)
     manager.free(request)
-    assert_invariants(manager)
+    check_invariants(manager)
     assert free_counts(manager) == [18, 6, 10]
     manager.free(other)
-    assert_invariants(manager)
+    check_invariants(manager)
     assert free_counts(manager) == [19, 7, 11]
 
 
-def test_what_a_window_leaves_behind_goes_home_while_the_request_runs() -> None:
+def test_dead_blocks_of_a_window_return_to_its_pool_while_the_request_runs() -> None:
     manager = manager_of((FULL, None), (WINDOW, 8))
     request = request_of(manager, 13)
     run(manager, request, 12)
@@ -154,8 +155,8 @@ def test_equal_specs_in_different_pools_keep_their_own_keys() -> None:
     run(manager, request_of(manager, 9), 9)
     manager.evict_blocks([1])
     shared, private = manager.coordinator.pools
-    assert not shared.number_of[1]
-    assert private.number_of[1], "the block of the same id in the private pool keeps its key"
+    assert not shared.keys.number_of[1]
+    assert private.keys.number_of[1], "the block of the same id in the private pool keeps its key"
 
 
 def test_a_copy_stays_within_its_pool() -> None:
@@ -166,12 +167,12 @@ def test_a_copy_stays_within_its_pool() -> None:
     run(manager, first, 4)
     run(manager, first, 2)
     manager.release_copies()
-    assert_invariants(manager)
+    check_invariants(manager)
     run(manager, second, 2)
     copies = page_copies(manager)
     assert [(source // APART, target // APART) for source, target in copies] == [(0, 0), (1, 1)]
     manager.release_copies()
-    assert_invariants(manager)
+    check_invariants(manager)
     manager.free(first)
     manager.free(second)
     assert free_counts(manager) == [19, 8]
@@ -186,8 +187,8 @@ def test_a_reset_waits_for_every_pool_and_clears_every_pool() -> None:
     assert manager.reset_prefix_cache()
     assert manager.get_computed_blocks(request_of(manager, 9, "again")).num_tokens == 0
     for pool in manager.coordinator.pools:
-        assert not pool.index.any()
-    assert_invariants(manager)
+        assert not pool.keys.index.any()
+    check_invariants(manager)
 
 
 def test_a_reset_does_nothing_while_only_a_private_block_is_held() -> None:
@@ -199,7 +200,7 @@ def test_a_reset_does_nothing_while_only_a_private_block_is_held() -> None:
     private = manager.coordinator.pools[1]
     held = private.take(1)
     assert not manager.reset_prefix_cache()
-    assert manager.block_pool.number_of.any()
+    assert manager.block_pool.keys.number_of.any()
     private.release(held)
     assert manager.reset_prefix_cache()
 

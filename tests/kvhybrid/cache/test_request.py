@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from kvhybrid.cache.hashing import PrefixHasher
-from kvhybrid.cache.request import Request, RequestStatus
+from kvhybrid.cache.request import LoRA, MediaItem, Request, RequestStatus
 
 
 def test_a_new_request_waits_and_has_computed_nothing() -> None:
@@ -36,6 +39,47 @@ def test_a_request_owns_its_tokens() -> None:
     assert prompt == [1, 2, 3]
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "salted": {"cache_salt": "s"},
+    "adapted": {"lora": LoRA("a", "p")},
+    "media": {"media": (MediaItem("x", 1, 2),)},
+    "without keys": {"hasher": None},
+}
+EVERY_KIND = pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
+
+
+def request_of(tokens: Any, options: dict[str, Any]) -> Request:
+    return Request("r", tokens, **{"hasher": PrefixHasher(4), **options})
+
+
+@EVERY_KIND
+def test_token_ids_of_every_integer_type_are_the_same_tokens(options: dict[str, Any]) -> None:
+    expected = request_of(range(10), options)
+    for given in (np.arange(10), list(np.arange(10, dtype=np.uint16)), tuple(map(IntId, range(10)))):
+        request = request_of(given[:6], options)
+        request.append_output_token_ids(given[6:])
+        assert request.token_ids == expected.token_ids
+        assert {*map(type, request.token_ids)} == {int}
+        assert list(request.block_hashes) == list(expected.block_hashes)
+
+
+class IntId(int):
+    """An int of a class of its own."""
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("wrong", [True, 1.0, "1", None, 2**63], ids=repr)
+def test_what_is_no_token_id_is_refused_by_name(options: dict[str, Any], wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"^request 'r': token id 2 must "):
+        request_of([1, 2, wrong, 4], options)
+    request = request_of([1, 2, 3], options)
+    with pytest.raises(ValueError, match=r"^request 'r': token id 1 must "):
+        request.append_output_token_ids([4, wrong])
+    assert request.token_ids == [1, 2, 3]
+    assert len(request.block_hashes) == 0
+
+
 def test_keys_appear_when_a_unit_is_full() -> None:
     request = Request("r", range(7), hasher=PrefixHasher(4))
     assert len(request.block_hashes) == 1
@@ -61,4 +105,4 @@ def test_without_a_hasher_there_are_no_keys() -> None:
 
 
 def test_an_empty_salt_is_no_salt() -> None:
-    assert Request("r", [1], cache_salt="").cache_salt is None
+    assert Request("r", [1], cache_salt="").extra_keys.salt is None

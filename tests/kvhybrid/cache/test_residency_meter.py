@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +11,7 @@ from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.cache.residency_meter import Durations, GroupResidency
 from kvhybrid.specs import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
-from tests.kvhybrid.cache.pools import PooledTraffic
+from tests.kvhybrid.cache.checked_cache import CheckedCache, play
 from tests.kvhybrid.cache.setups import Features, features
 
 FULL = FullAttentionSpec(block_size=4)
@@ -179,12 +177,8 @@ def test_a_mean_of_nothing_is_nothing() -> None:
 @given(features(), st.integers(0, 2**32 - 1))
 @settings(max_examples=15)
 def test_every_eviction_is_measured_in_random_traffic(setup: Features, seed: int) -> None:
-    rng, traffic = random.Random(seed), PooledTraffic(setup.build())
-    for _ in range(100):
-        kind = rng.choice(["submit", "admit", "admit", "run", "run", "end_step", "finish", "preempt", "evict"])
-        traffic.call(kind, rng.randrange(1000), rng.randrange(1000))
-    measured = traffic.manager.residency
+    cache = CheckedCache(setup.build())
+    play(cache, seed, 100)
+    measured = cache.manager.residency
     assert measured is not None
-    assert [group.life.count for group in measured] == [
-        group.evictions for group in traffic.manager.stats().groups
-    ]
+    assert [group.life.count for group in measured] == [group.evictions for group in cache.manager.stats().groups]

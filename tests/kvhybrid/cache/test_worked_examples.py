@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
+from kvhybrid.cache.extra_keys import LoRA, MediaItem
 from kvhybrid.cache.manager import KVCacheManager
-from kvhybrid.cache.request import LoRA, MediaItem, Request, RequestStatus
+from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.specs import FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 
 
@@ -57,7 +58,7 @@ class Desk:
         return [int(self.pool.refs[block]) for block in blocks]
 
     def cached(self) -> set[int]:
-        return {block for block in range(self.pool.num_blocks) if self.pool.keys_of(block)}
+        return {block for block in range(self.pool.num_blocks) if self.pool.keys.of(block)}
 
 
 def full(num_blocks: int, size: int = 4, **options: object) -> Desk:
@@ -259,7 +260,7 @@ def test_a_low_usage_says_nothing_about_what_survives() -> None:
     assert desk.manager.get_computed_blocks(desk.request("again", range(32))).num_tokens == 0
 
 
-def test_the_watermark_holds_newcomers_back_and_nobody_else() -> None:
+def test_the_watermark_holds_back_new_requests_only() -> None:
     desk = full(10, watermark=0.25)
     assert desk.manager.watermark_blocks == 2, "a quarter of ten blocks, rounded down"
     running = desk.request("running", range(24))
@@ -303,7 +304,7 @@ def test_identical_requests_that_run_together_are_not_merged() -> None:
     second = desk.request("second", range(8))
     assert desk.admit(second) == 4
     assert desk.table(second) == [1, 3], "the last block is computed again"
-    assert desk.pool.keys_of(2) == desk.pool.keys_of(3), "both are keyed alike"
+    assert desk.pool.keys.of(2) == desk.pool.keys.of(3), "both are keyed alike"
     longer = desk.request("longer", range(9))
     assert desk.manager.get_computed_blocks(longer).blocks.get_block_ids() == ([1, 2],)
     desk.manager.evict_blocks([2])

@@ -87,6 +87,16 @@ class SmallBound(Window):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WrongCycle(Window):
+    """Lets go of blocks one token later than it says."""
+
+    kind: ClassVar[str] = "wrong_cycle"
+
+    def release_cycle(self, block_size: int) -> tuple[int, int] | None:
+        return block_size, (self.window - 3) % block_size
+
+
+@dataclass(frozen=True, kw_only=True)
 class LargeBound(Window):
     """Not broken: it only asks for more room than any step needs."""
 
@@ -140,7 +150,7 @@ class HighestBlockSearch(LiveSetSearch):
 
     def highest_missing(self, p: int) -> int:
         size = self.block_size
-        return self.residency.last_missing((p - 1) // size, (p + self.margin - 1) // size + 1)
+        return self.cached.last_missing((p - 1) // size, (p + self.margin - 1) // size + 1)
 
 
 class AcceptsAMissingBlock(SingleTypeKVCacheManager):
@@ -192,7 +202,7 @@ class FreesTwice(SingleTypeKVCacheManager):
 
 
 class AdoptsTooEarly(MambaManager):
-    """Starts a request from a state that the step in hand has yet to write."""
+    """Starts a request from a state that the current step has yet to write."""
 
     def is_too_fresh(self, *_: Any) -> bool:
         return False

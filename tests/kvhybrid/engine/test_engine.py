@@ -125,7 +125,7 @@ def hf_generate(model: Any, prompt: list[int], max_new_tokens: int = NEW_TOKENS)
 
 
 def engine_of(model: Any, **options: Any) -> Engine:
-    """An engine whose fresh pages hold NaN: whoever reads what nobody wrote shows it in the tokens."""
+    """An engine whose fresh pages hold NaN: reading an unwritten entry shows in the tokens."""
     engine = Engine.from_hf(model, **{"block_size": 4, "num_blocks": 400, "max_model_len": MAX_LEN, **options})
     for tensor in engine.pool.tensors:
         tensor[1:] = 0xFF
@@ -389,6 +389,8 @@ def test_a_pool_below_one_longest_request_is_refused_when_it_is_planned(hf_model
         ([], {}, "the prompt has no tokens"),
         ([1, VOCAB], {}, rf"token ids must lie in \[0, {VOCAB}\), found 1 to {VOCAB}"),
         ([-1], {}, "token ids must lie in"),
+        ([1, 2.0], {}, "token id 1 must be an integer, found 2.0"),
+        ([True], {}, "token id 0 must be an integer, found True"),
         ([1], {"max_new_tokens": 0}, "max_new_tokens must be at least 1"),
         ([1], {"request_id": "taken"}, "request id 'taken' is taken"),
     ],

@@ -18,7 +18,7 @@ from kvhybrid.scenarios.check import check
 from kvhybrid.scenarios.file import read_scenarios
 from kvhybrid.scenarios.recorder import Recorder
 from kvhybrid.settings.model import Gemma3Settings
-from tests.tiny_encoder_decoders import (
+from tests.models.tiny_encoder_decoders import (
     START,
     decoder_prompt,
     encoder_tokens,
@@ -52,7 +52,7 @@ class Task:
     """Of the fourth prompt beside each encoder input."""
 
     def engine(self, **options: Any) -> Engine:
-        """An engine whose fresh pages hold NaN: whoever reads what nobody wrote shows it in the tokens."""
+        """An engine whose fresh pages hold NaN: reading an unwritten entry shows in the tokens."""
         most = {"max_encoder_tokens": max(ENCODER_LENS)}
         engine = Engine.from_hf(self.oracle, **{**LIMITS, **most, **options})
         for tensor in engine.pool.tensors:
@@ -112,7 +112,7 @@ def test_the_tokens_differ_from_one_encoder_input_to_another(task: Task) -> None
     assert len({tuple(tokens) for tokens in task.expected_of_one_prompt}) > 4
 
 
-def test_an_input_that_is_filled_anew_after_it_was_queued_is_read_as_it_was(task: Task) -> None:
+def test_an_input_that_is_overwritten_after_it_was_queued_is_read_as_it_was(task: Task) -> None:
     engine = task.engine()
     given, other = task.inputs[0], task.inputs[1]
     buffer = given.clone() if isinstance(given, torch.Tensor) else list(given)
@@ -219,8 +219,8 @@ def test_requests_of_another_salt_share_nothing(task: Task) -> None:
 
 
 def test_a_recording_of_the_cache_plays_again(task: Task, tmp_path: Path) -> None:
-    engine = task.engine()
-    with Recorder(engine.cache, tmp_path / "out.jsonl", id="encoder"):
+    with Recorder(tmp_path / "out.jsonl", id="encoder") as recorder:
+        engine = task.engine(cache_manager=recorder.manager)
         for _ in range(2):
             engine.generate(task.prompts, 2, encoder_inputs=task.inputs)
         engine.generate([task.prompts[3]] * 2, 2, encoder_inputs=task.inputs[:2])

@@ -222,7 +222,7 @@ class TestPages:
     def test_a_block_is_never_made_smaller_for_a_state(self) -> None:
         state = MambaSpec(block_size=16, shapes=((full(1).page_bytes, 1),))
         result = self.small({"a": full(3), "b": window(64, 1, block=40), "c": state})
-        assert result.config.block_sizes == (32, 40, 32)
+        assert result.config.block_sizes == (32, 80, 32)
         assert result.layer_specs["b"].padded_page_bytes == full(3, block=32).page_bytes
 
     def test_states_alone_are_padded_to_the_largest(self) -> None:
@@ -260,18 +260,30 @@ class TestPages:
         # A block of sinks, and 31 read and 64 written tokens that touch at most four blocks of 32.
         assert result.blocks_per_request == (64, 5)
 
-    def test_a_page_with_a_fixed_part_is_padded_where_more_tokens_do_not_fill_it(self) -> None:
+    def test_the_block_that_is_padded_is_the_scaled_one(self) -> None:
+        result = self.small({"a": full(5), "b": window(64, 2)})
+        assert result.config.block_sizes == (16, 32)
+        assert result.padding_bytes_per_block == (0, full(1).page_bytes)
+
+    def test_pages_that_nearly_divide_cost_little(self) -> None:
+        """Bytes a head and token: 256 values of int8 and a scale of four bytes, 512 and a scale."""
+        windows = SlidingWindowSpec(block_size=16, window=1024, num_kv_heads=16, head_size=260, dtype="int8")
+        fulls = FullAttentionSpec(block_size=16, num_kv_heads=4, head_size=516, dtype="int8")
+        layers: Layers = {str(i): fulls if i % 6 == 5 else windows for i in range(60)}
+        result = plan_cache(layers, memory_bytes=20 * GIB, max_model_len=131_072, max_in_flight_tokens=2048)
+        assert result.config.groups[-1].spec.block_size == 32
+        assert int(result.concurrency * 131_072) == 417_767, "230,896 with blocks of 16 tokens padded to twice"
+
+    def test_a_page_with_a_fixed_part_holds_as_many_tokens_as_fit_beside_it(self) -> None:
         @dataclass(frozen=True, kw_only=True)
         class Scaled(FullAttentionSpec):
             def page_parts(self) -> tuple[PagePart, ...]:
                 return PagePart("scale", (64,), "uint8"), PagePart("k", (self.block_size, 12), "uint8")
 
         wide = window(64, 1, 16)
-        scaled = Scaled(block_size=16)
-        assert wide.page_bytes % scaled.page_bytes == 0
-        result = self.small({"a": wide, "b": scaled})
-        assert result.config.block_sizes == (16, 16)
-        assert result.padding_bytes_per_block == (0, wide.page_bytes - scaled.page_bytes)
+        result = self.small({"a": wide, "b": Scaled(block_size=16)})
+        assert result.config.block_sizes == (16, 80)
+        assert result.padding_bytes_per_block == (0, wide.page_bytes - 64 - 80 * 12)
 
 
 SPECS = st.one_of(

@@ -34,7 +34,7 @@ PUBLISHED = {
 
 def simulated(path: Path, capacity: int, limit: int | None = None) -> tuple[int, int]:
     """Tokens hit, tokens asked."""
-    cached: OrderedDict[int, None] = OrderedDict()  # what nobody holds, in the order of eviction
+    cached: OrderedDict[int, None] = OrderedDict()  # blocks without a holder, in the order of eviction
     hit_tokens = asked = 0
     for line in path.read_text().splitlines()[:limit]:
         request = json.loads(line)

@@ -10,7 +10,7 @@ import pytest
 from kvhybrid.replay.prefix_keys import PrefixKeys
 
 PART = 12
-"""Tokens that an id stands for."""
+"""Tokens of one id."""
 PROMPTS = [([0, 1, 2], 36), ([0, 1, 2], 30), ([0, 1, 3], 29), ([0, 4], 24), ([5], 7), ([0], 12), ([0, 1, 2], 31)]
 
 

@@ -36,7 +36,7 @@ def holds(manager: KVCacheManager, request: Request, g: int, j: int) -> bool:
     """Whether some block of group ``g`` is keyed under the first ``j + 1`` blocks of ``request``."""
     units = (j + 1) * manager.config.block_sizes[g] // manager.config.hash_unit
     numbers = manager.coordinator.numbers(request)
-    return units <= len(numbers) and bool(manager.block_pool.index[g, numbers[units - 1]])
+    return units <= len(numbers) and bool(manager.block_pool.keys.index[g, numbers[units - 1]])
 
 
 def most_held(spec: KVCacheSpec, in_flight: int, max_len: int) -> int:

@@ -1,4 +1,4 @@
-"""The scheduler: who computes what in a step, who waits, and who gives way."""
+"""The scheduler: which request computes what in a step, which waits, and which is preempted."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_a_resend_finds_its_whole_prompt_but_the_last_token_s_block() -> None:
 # ---- a short pool
 
 
-def test_the_newest_running_request_gives_way_and_resumes_first() -> None:
+def test_the_newest_running_request_is_preempted_and_resumes_first() -> None:
     scheduler = scheduler_of(num_blocks=7)
     a = submit(scheduler, "a", 11, max_new_tokens=6, first=1000)
     b = submit(scheduler, "b", 11, max_new_tokens=6, first=2000)
@@ -248,7 +248,7 @@ def test_the_newest_running_request_gives_way_and_resumes_first() -> None:
     assert a.num_output_tokens == b.num_output_tokens == 6
 
 
-def test_a_step_that_preempted_admits_nobody() -> None:
+def test_a_step_that_preempted_admits_no_request() -> None:
     scheduler = scheduler_of(num_blocks=7)
     for name in "ab":
         submit(scheduler, name, 11, max_new_tokens=6, first=1000 * ord(name))

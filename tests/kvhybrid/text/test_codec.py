@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from kvhybrid.text.codec import ByteCodec, TokenizerCodec, codec_of
-from tests.kvhybrid.tiny_checkpoint import save_tokenizer
+from tests.kvhybrid.text.tiny_checkpoint import save_tokenizer
 
 TEXTS = ["the cat sat", " two  spaces ", "日本 héllo\t!", ""]
 

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import struct
-import time
 from pathlib import Path
 from typing import Any
 
 LOG_BLOCK, LOG_HEADER = 32768, 7
 WHOLE, LAST = 1, 4
-PATIENCE = 30.0
-"""Seconds: wandb's own process writes on for a moment after ``finish`` has returned."""
 
 
 def records(folder: Path) -> list[Any]:
     """The records of the one finished offline run under ``folder/wandb``; the last one is its exit."""
+    import wandb
+
+    wandb.teardown()  # its own process writes on for a moment after ``finish`` has returned: wait for its end
     (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
-    until = time.monotonic() + PATIENCE
-    while not (found := _records(file.read_bytes())) or not found[-1].HasField("exit"):
-        assert time.monotonic() < until, f"{file} ends without an exit"
-        time.sleep(0.01)
+    found = _records(file.read_bytes())
+    assert found[-1].HasField("exit"), f"{file} ends without an exit"
     return found
 
 

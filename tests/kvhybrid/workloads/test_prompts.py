@@ -18,7 +18,7 @@ from kvhybrid.sessions.run_settings import RunSettings
 from kvhybrid.settings.model import CheckpointSettings, ModelSettings
 from kvhybrid.tracking import JsonLinesTracker
 from kvhybrid.workloads import Prompts
-from tests.kvhybrid.tiny_checkpoint import MAX_LEN, save_model, save_tokenizer
+from tests.kvhybrid.text.tiny_checkpoint import MAX_LEN, save_model, save_tokenizer
 
 PROMPTS = ["the cat sat on the zebra", "日本 héllo", "  the dog sat on the log", "the cat sat on the zebra"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 import tracemalloc
 from collections.abc import Callable, Iterable
 
@@ -16,42 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kvhybrid.managers.arrays import int_array
 from kvhybrid.managers.eviction.lru import LRU
 from kvhybrid.managers.pool.block_pool import BlockPool, BlockPoolError
-
-ROOM = 64
-"""Prefix numbers that the tests use."""
-
-
-def pool_of(num_blocks: int, num_groups: int = 1) -> BlockPool:
-    pool = BlockPool(num_blocks, num_groups)
-    pool.grow_index(ROOM)
-    return pool
-
-
-def ids(*blocks: int) -> np.ndarray:
-    return int_array(blocks)
-
-
-def key(pool: BlockPool, block: int, number: int, group: int = 0) -> None:
-    pool.register(group, ids(block), ids(number))
-
-
-def served(pool: BlockPool, number: int, group: int = 0) -> int:
-    """The block that a look-up of ``number`` finds, 0 for none."""
-    return int(pool.index[group, number])
-
-
-def everything(pool: BlockPool) -> tuple[object, ...]:
-    """All that a caller can see of the pool."""
-    blocks = range(pool.num_blocks)
-    return (
-        pool.free_queue(),
-        pool.num_free,
-        pool.refs.tolist(),
-        [sorted(pool.keys_of(b)) for b in blocks],
-        pool.index.tolist(),
-        pool.evictions.tolist(),
-    )
-
+from tests.counting import counting
+from tests.managers.pool.small_pools import ROOM, everything, ids, key, pool_of, served
 
 # ---- a new pool
 
@@ -144,7 +109,7 @@ def test_a_shared_block_is_free_only_when_its_last_holder_lets_go() -> None:
 def test_a_hit_takes_a_cached_block_out_of_the_middle_of_the_queue() -> None:
     pool = pool_of(5)
     taken = pool.take(4)
-    pool.register(0, taken, int_array([1, 2, 3, 4]))
+    pool.keys.register(0, taken, int_array([1, 2, 3, 4]))
     pool.release(taken)
     pool.hold(ids(3))
     assert pool.free_queue() == [1, 2, 4]
@@ -154,7 +119,7 @@ def test_a_hit_takes_a_cached_block_out_of_the_middle_of_the_queue() -> None:
 def test_eviction_is_lazy_a_key_goes_when_the_block_is_handed_out() -> None:
     pool = pool_of(4)
     taken = pool.take(2)
-    pool.register(0, taken, ids(1, 2))
+    pool.keys.register(0, taken, ids(1, 2))
     pool.release(taken[::-1])
     assert (served(pool, 1), served(pool, 2)) == (1, 2)
     assert pool.take(2).tolist() == [3, 2], "the unkeyed block first"
@@ -173,107 +138,13 @@ def test_evictions_are_counted_for_the_group_that_lost_the_key() -> None:
     assert pool.evictions.tolist() == [1, 2]
 
 
-# ---- keys
-
-
-def test_the_same_number_means_another_key_in_another_group() -> None:
-    pool = pool_of(4, num_groups=2)
-    pool.take(2)
-    key(pool, 1, 5, group=0)
-    assert served(pool, 5, group=1) == 0
-    key(pool, 2, 5, group=1)
-    assert (served(pool, 5, group=0), served(pool, 5, group=1)) == (1, 2)
-
-
-def test_of_duplicates_the_first_registered_serves_and_then_the_next() -> None:
-    pool = pool_of(5)
-    pool.take(3)
-    for block in (2, 3, 1):
-        key(pool, block, 7)
-    assert served(pool, 7) == 2
-    pool.evict([2])
-    assert served(pool, 7) == 3
-    pool.evict([3])
-    assert served(pool, 7) == 1
-    pool.evict([1])
-    assert served(pool, 7) == 0
-
-
-def test_a_waiting_duplicate_that_goes_never_serves() -> None:
-    pool = pool_of(5)
-    pool.take(3)
-    for block in (1, 2, 3):
-        key(pool, block, 7)
-    pool.evict([2])
-    pool.evict([1])
-    assert served(pool, 7) == 3
-
-
-def test_registering_a_key_again_changes_nothing() -> None:
-    pool = pool_of(4)
-    pool.take(2)
-    key(pool, 1, 7)
-    key(pool, 2, 7)
-    before = everything(pool)
-    key(pool, 1, 7)
-    key(pool, 2, 7)
-    assert everything(pool) == before
-
-
-def test_a_block_may_have_several_keys_and_loses_them_together() -> None:
-    pool = pool_of(4)
-    pool.take(2)
-    key(pool, 1, 3)
-    key(pool, 1, 4)
-    assert pool.keys_of(1) == [4, 3]
-    assert (served(pool, 3), served(pool, 4)) == (1, 1)
-    pool.evict([1])
-    assert (pool.keys_of(1), served(pool, 3), served(pool, 4)) == ([], 0, 0)
-
-
-def test_a_shorter_key_leaves_the_longest_in_front() -> None:
-    pool = pool_of(4)
-    pool.take(1)
-    key(pool, 1, 4)
-    pool.register_shorter(0, 1, 3)
-    assert pool.keys_of(1) == [4, 3]
-    assert int(pool.number_of[1]) == 4
-    pool.register_shorter(0, 1, 3)
-    assert pool.keys_of(1) == [4, 3]
-
-
-def test_a_shorter_key_on_a_block_without_one_is_its_key() -> None:
-    pool = pool_of(4)
-    pool.take(1)
-    pool.register_shorter(0, 1, 3)
-    assert (pool.keys_of(1), served(pool, 3)) == ([3], 1)
-
-
-def test_moved_keys_are_served_by_the_target_alone() -> None:
-    pool = pool_of(5, num_groups=2)
-    pool.take(2)
-    key(pool, 1, 3, group=1)
-    key(pool, 1, 4, group=1)
-    pool.move_keys(1, 2)
-    assert pool.keys_of(1) == []
-    assert pool.keys_of(2) == [4, 3]
-    assert (served(pool, 3, group=1), served(pool, 4, group=1)) == (2, 2)
-    pool.release(ids(1))
-    pool.release(ids(2))
-    assert pool.free_queue() == [1, 3, 4, 2]
-
-
-def test_moving_no_keys_gives_none() -> None:
-    pool = pool_of(4)
-    pool.take(2)
-    pool.move_keys(1, 2)
-    assert (pool.keys_of(1), pool.keys_of(2)) == ([], [])
+# ---- evicting
 
 
 def test_evicting_a_free_block_keeps_its_place_in_the_queue() -> None:
     pool = pool_of(5)
     taken = pool.take(4)
-    pool.register(0, taken, int_array([1, 2, 3, 4]))
+    pool.keys.register(0, taken, int_array([1, 2, 3, 4]))
     pool.release(taken)
     pool.evict([2])
     assert pool.free_queue() == [1, 2, 3, 4]
@@ -292,17 +163,6 @@ def test_evicting_a_held_block_leaves_it_held() -> None:
     assert pool.free_queue() == [1, 2, 3], "without a key it is reused first"
 
 
-def test_the_index_grows_and_keeps_what_it_holds() -> None:
-    pool = BlockPool(4, 2)
-    pool.grow_index(2)
-    pool.take(1)
-    key(pool, 1, 1, group=1)
-    pool.grow_index(5000)
-    assert pool.index.shape[1] >= 5000
-    assert (served(pool, 1, group=1), served(pool, 4999, group=1)) == (1, 0)
-    assert pool.numbers_in_use().nonzero()[0].tolist() == [1]
-
-
 def test_counts_by_group_tell_cached_from_reusable() -> None:
     pool = pool_of(6, num_groups=2)
     pool.take(4)
@@ -318,14 +178,14 @@ def test_counts_by_group_tell_cached_from_reusable() -> None:
 def test_reset_drops_every_key_and_keeps_the_order() -> None:
     pool = pool_of(5)
     taken = pool.take(3)
-    pool.register(0, taken, ids(1, 2, 3))
+    pool.keys.register(0, taken, ids(1, 2, 3))
     key(pool, 1, 9)
     pool.release(taken[::-1])
     order = pool.free_queue()
     assert pool.reset()
     assert pool.free_queue() == order
-    assert not pool.numbers_in_use().any()
-    assert all(pool.keys_of(block) == [] for block in range(5))
+    assert not pool.keys.numbers_in_use().any()
+    assert all(pool.keys.of(block) == [] for block in range(5))
     assert pool.take(4).tolist() == order
     assert pool.evictions.tolist() == [0]
 
@@ -333,7 +193,7 @@ def test_reset_drops_every_key_and_keeps_the_order() -> None:
 def test_reset_with_a_held_block_does_nothing() -> None:
     pool = pool_of(5)
     taken = pool.take(3)
-    pool.register(0, taken, ids(1, 2, 3))
+    pool.keys.register(0, taken, ids(1, 2, 3))
     pool.release(taken[1:])
     before = everything(pool)
     assert not pool.reset()
@@ -353,7 +213,7 @@ def test_a_block_that_ends_two_copies_gives_up_two_references() -> None:
     assert pool.free_queue() == [1, 3, 4, 5, 2], "each block goes where its last reference went"
 
 
-def test_pairs_leave_a_block_held_that_somebody_else_holds() -> None:
+def test_pairs_leave_a_block_held_that_another_request_holds() -> None:
     pool = pool_of(4)
     pool.take(1)
     pool.hold(ids(1))
@@ -362,7 +222,7 @@ def test_pairs_leave_a_block_held_that_somebody_else_holds() -> None:
     assert (int(pool.refs[1]), pool.num_free) == (1, 2)
 
 
-def test_null_entries_are_nobodys_and_passed_over() -> None:
+def test_null_entries_have_no_owner_and_are_skipped() -> None:
     pool = pool_of(4)
     taken = pool.take(2)
     key(pool, 1, 1)
@@ -408,25 +268,24 @@ def test_misuse_is_a_clear_error_and_changes_nothing(call: Callable[[BlockPool],
 def test_a_pool_of_a_million_blocks_is_flat_arrays() -> None:
     tracemalloc.start()
     try:
-        began = time.perf_counter()
-        pool = BlockPool(1_000_000, 7)
-        seconds = time.perf_counter() - began
+        with counting() as count:
+            pool = BlockPool(1_000_000, 7)
         _, peak = tracemalloc.get_traced_memory()
         objects = len(tracemalloc.take_snapshot().traces)
     finally:
         tracemalloc.stop()
     assert peak < 50e6
     assert objects < 200, "no object per block"
-    assert seconds < 1.0
+    assert count.opcodes < 1_000, "no loop over the blocks"
     assert pool.num_free == 999_999
     assert sum(sys.getsizeof(getattr(pool, name)) for name in dir(pool)) < 50e6
 
 
 def test_taking_and_freeing_half_of_a_large_pool_makes_no_object_per_block() -> None:
     pool = BlockPool(100_000, 1)
-    pool.grow_index(60_000)
+    pool.keys.grow(60_000)
     taken = pool.take(50_000)
-    pool.register(0, taken, np.arange(1, 50_001, dtype=np.int32))
+    pool.keys.register(0, taken, np.arange(1, 50_001, dtype=np.int32))
     tracemalloc.start()
     try:
         pool.release(taken)
@@ -457,6 +316,11 @@ class NaivePool:
             self.owners[owned].remove(block)
             if not self.owners[owned]:
                 del self.owners[owned]
+
+    def move_keys(self, source: int, target: int) -> None:
+        for owned in self.keys_of(source):
+            blocks = self.owners[owned]
+            blocks[blocks.index(source)] = target
 
     def take(self, count: int) -> list[int]:
         taken, self.queue = self.queue[:count], self.queue[count:]
@@ -535,7 +399,7 @@ class PoolMachine(RuleBasedStateMachine):
         block = data.draw(st.sampled_from(self.held()))
         known = self.keyed_group(block)
         group = group % self.num_groups if known is None else known
-        self.pool.register(group, ids(block), ids(number))
+        self.pool.keys.register(group, ids(block), ids(number))
         self.naive.register((group, number), block)
 
     @precondition(lambda self: self.held())
@@ -548,7 +412,7 @@ class PoolMachine(RuleBasedStateMachine):
             numbers = data.draw(
                 st.lists(st.integers(1, 12), unique=True, min_size=len(blocks), max_size=len(blocks))
             )
-            self.pool.register(group, int_array(blocks), int_array(numbers))
+            self.pool.keys.register(group, int_array(blocks), int_array(numbers))
             for block, number in zip(blocks, numbers, strict=True):
                 self.naive.register((group, number), block)
 
@@ -562,11 +426,8 @@ class PoolMachine(RuleBasedStateMachine):
     def move_keys(self, data: st.DataObject) -> None:
         source, target = data.draw(st.permutations(self.held()))[:2]
         if not self.naive.keys_of(target):
-            keys = self.naive.keys_of(source)
-            self.pool.move_keys(source, target)
-            self.naive.drop_keys(source)
-            for owned in keys:
-                self.naive.register(owned, target)
+            self.pool.keys.move(source, target)
+            self.naive.move_keys(source, target)
 
     @rule(data=st.data())
     def evict(self, data: st.DataObject) -> None:
@@ -587,8 +448,8 @@ class PoolMachine(RuleBasedStateMachine):
         with pytest.raises(BlockPoolError):
             self.pool.take(len(self.naive.queue) + beyond)
 
-    def counted_anew(self) -> list[list[int]]:
-        """Per group, blocks that are held (as far as the pool knows for whom), keyed, and keyed and free."""
+    def recounted(self) -> list[list[int]]:
+        """Per group, blocks that are held (if the pool knows by which group), keyed, and keyed and free."""
         found = [[0] * self.num_groups for _ in range(3)]
         for block in range(1, self.pool.num_blocks):
             group, held = int(self.pool.group_of[block]), bool(self.pool.refs[block])
@@ -607,14 +468,14 @@ class PoolMachine(RuleBasedStateMachine):
         assert pool.free_queue() == naive.queue
         assert pool.num_free == len(naive.queue)
         assert pool.refs.tolist() == naive.refs
-        found = {(g, int(n)): served(pool, int(n), g) for g, n in zip(*pool.index.nonzero(), strict=True)}
+        found = {(g, int(n)): served(pool, int(n), g) for g, n in zip(*pool.keys.index.nonzero(), strict=True)}
         assert found == {key: blocks[0] for key, blocks in naive.owners.items()}
-        assert pool.counts[:3].tolist() == self.counted_anew()
+        assert pool.counts[:3].tolist() == self.recounted()
         for block in range(len(naive.refs)):
-            assert sorted(pool.keys_of(block)) == sorted(number for _, number in naive.keys_of(block))
+            assert sorted(pool.keys.of(block)) == sorted(number for _, number in naive.keys_of(block))
             for group, number in naive.keys_of(block):
                 assert int(pool.group_of[block]) == group
-                assert pool.has_key(group, block, number)
+                assert pool.keys.has(group, block, number)
 
 
 TestPoolAgainstNaivePool = PoolMachine.TestCase
@@ -630,9 +491,9 @@ class Short(LRU):
 
 def test_an_order_that_gives_too_few_blocks_is_named_and_no_block_is_given_twice() -> None:
     pool = BlockPool(8, 1, Short)
-    pool.grow_index(ROOM)
+    pool.keys.grow(ROOM)
     held = pool.take(5)
-    pool.register(0, held[:4], ids(1, 2, 3, 4))
+    pool.keys.register(0, held[:4], ids(1, 2, 3, 4))
     pool.release(held)
     with pytest.raises(BlockPoolError, match=r"Short\.pop\(3\) gave 1 blocks"):
         pool.take(6)

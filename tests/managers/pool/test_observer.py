@@ -46,7 +46,7 @@ def listener() -> Listener:
 @pytest.fixture
 def pool(listener: Listener) -> BlockPool:
     pool = BlockPool(6, num_groups=2)
-    pool.grow_index(20)
+    pool.keys.grow(20)
     pool.observers = (listener,)
     return pool
 
@@ -60,13 +60,13 @@ def heard(listener: Listener) -> list[tuple[object, ...]]:
 def cached(pool: BlockPool, listener: Listener, numbers: list[int], group: int = 0) -> list[int]:
     """Free blocks keyed under ``numbers``."""
     ids = pool.take(len(numbers))
-    pool.register(group, ids, int_array(numbers))
+    pool.keys.register(group, ids, int_array(numbers))
     pool.release(ids)
     heard(listener)
     return ids.tolist()
 
 
-def test_taking_and_freeing_are_told_in_batches(pool: BlockPool, listener: Listener) -> None:
+def test_allocations_and_frees_are_reported_in_batches(pool: BlockPool, listener: Listener) -> None:
     ids = pool.take(3)
     pool.release(ids)
     assert heard(listener) == [("taken", [1, 2, 3]), ("freed", [1, 2, 3])]
@@ -87,18 +87,18 @@ def test_a_held_block_that_is_held_again_is_no_news(pool: BlockPool, listener: L
     assert heard(listener) == []
 
 
-def test_a_free_cached_block_that_is_adopted_is_told(pool: BlockPool, listener: Listener) -> None:
+def test_the_adoption_of_a_free_cached_block_is_reported(pool: BlockPool, listener: Listener) -> None:
     (block,) = cached(pool, listener, [7])
     pool.hold(int_array([block]))
     assert heard(listener) == [("held", [block])]
 
 
-def test_keys_are_told_when_they_come_to_be(pool: BlockPool, listener: Listener) -> None:
+def test_new_keys_are_reported(pool: BlockPool, listener: Listener) -> None:
     ids = pool.take(2)
     heard(listener)
-    pool.register(1, ids, int_array([4, 5]))
+    pool.keys.register(1, ids, int_array([4, 5]))
     assert heard(listener) == [("stored", 1, [4, 5])]
-    pool.register(1, ids, int_array([4, 5]))
+    pool.keys.register(1, ids, int_array([4, 5]))
     assert heard(listener) == [], "they have them already"
 
 
@@ -106,19 +106,21 @@ def test_a_second_block_under_a_key_is_no_news_until_the_last_one_goes(
     pool: BlockPool, listener: Listener
 ) -> None:
     ids = pool.take(2)
-    pool.register(0, ids[:1], int_array([4]))
+    pool.keys.register(0, ids[:1], int_array([4]))
     heard(listener)
-    pool.register(0, ids[1:], int_array([4]))
+    pool.keys.register(0, ids[1:], int_array([4]))
     pool.evict(ids[:1].tolist())
     assert heard(listener) == []
     pool.evict(ids[1:].tolist())
     assert heard(listener) == [("removed", [0], [4])]
 
 
-def test_a_second_key_of_a_block_is_told_and_goes_with_the_first(pool: BlockPool, listener: Listener) -> None:
+def test_a_second_key_of_a_block_is_reported_and_removed_with_the_first(
+    pool: BlockPool, listener: Listener
+) -> None:
     ids = pool.take(1)
-    pool.register(0, ids, int_array([9]))
-    pool.register_shorter(0, int(ids[0]), 8)
+    pool.keys.register(0, ids, int_array([9]))
+    pool.keys.register_shorter(0, int(ids[0]), 8)
     assert heard(listener)[1:] == [("stored", 0, [9]), ("stored", 0, [8])]
     pool.evict(ids.tolist())
     assert sorted(heard(listener)) == [("removed", [0], [8]), ("removed", [0], [9])]
@@ -136,9 +138,9 @@ def test_reuse_tells_the_eviction_then_the_lost_keys_then_the_taking(pool: Block
 
 def test_a_key_that_moves_is_no_news(pool: BlockPool, listener: Listener) -> None:
     ids = pool.take(2)
-    pool.register(0, ids[:1], int_array([4]))
+    pool.keys.register(0, ids[:1], int_array([4]))
     heard(listener)
-    pool.move_keys(int(ids[0]), int(ids[1]))
+    pool.keys.move(int(ids[0]), int(ids[1]))
     assert heard(listener) == []
     pool.evict(ids[1:].tolist())
     assert heard(listener) == [("removed", [0], [4])]
@@ -151,7 +153,7 @@ def test_a_reset_tells_all_keys_at_once(pool: BlockPool, listener: Listener) -> 
     assert heard(listener) == [("cleared", [0, 0, 1], [4, 5, 3])]
 
 
-def test_what_is_refused_is_not_told(pool: BlockPool, listener: Listener) -> None:
+def test_refused_calls_are_not_reported(pool: BlockPool, listener: Listener) -> None:
     ids = pool.take(1)
     heard(listener)
     for wrong in (lambda: pool.take(9), lambda: pool.release(int_array([3])), lambda: pool.hold(int_array([4]))):
@@ -162,11 +164,11 @@ def test_what_is_refused_is_not_told(pool: BlockPool, listener: Listener) -> Non
     pool.release(ids)
 
 
-def test_all_observers_are_told(pool: BlockPool, listener: Listener) -> None:
+def test_every_observer_gets_every_report(pool: BlockPool, listener: Listener) -> None:
     other = Listener()
     pool.observers = (listener, PoolObserver(), other)
     ids = pool.take(2)
-    pool.register(0, ids, int_array([4, 5]))
+    pool.keys.register(0, ids, int_array([4, 5]))
     pool.release(ids)
     pool.hold(ids)
     pool.release(ids)

@@ -1,4 +1,4 @@
-"""The prefix index: one small number per prefix key, recycled when nobody needs it."""
+"""The prefix index: one small number per prefix key, recycled when nothing needs it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvhybrid.managers.prefix.key_chain import KeyChain
 
 
 def keys(*tokens: int) -> list[bytes]:
-    """Each stands for all the tokens up to it."""
+    """Each identifies all the tokens up to it."""
     return [b",".join(b"%d" % token for token in tokens[: i + 1]) for i in range(len(tokens))]
 
 

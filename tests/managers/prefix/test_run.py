@@ -9,7 +9,7 @@ TEN = [b"%d" % i for i in range(10)]
 
 def run_of(keys: list[bytes], start: int) -> Run:
     run = Run(100, None, start, keys, start, len(keys) - start)
-    run.let_go_of_others()
+    run.drop_foreign_keys()
     return run
 
 
@@ -76,8 +76,8 @@ def test_a_part_lets_go_of_the_keys_of_the_other_and_can_still_grow() -> None:
     run = run_of(TEN, 0)
     run.room = 2
     tail = run.split(6)
-    tail.let_go_of_others()
-    run.let_go_of_others()
+    tail.drop_foreign_keys()
+    run.drop_foreign_keys()
     assert (tail.keys, run.keys is TEN) == (TEN[6:], True)
     tail.grow([*TEN, b"10"], 10, 1)
     assert (keys_of(run), keys_of(tail)) == (TEN[:6], [*TEN[6:], b"10"])

@@ -1,7 +1,7 @@
 """Whole models over the stand-ins for FlashAttention kernels, against the torch backend.
 
 In float32, which the stand-ins are told to let pass, so that a wrong mask cannot hide behind rounding. The driver
-leaves NaN in every block that nobody owns, takes dead blocks away at once, and mixes prompts with decoding.
+leaves NaN in every block without an owner, takes dead blocks away at once, and mixes prompts with decoding.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The real kernels on a CUDA device, through the same batches as the stand-ins: ``python -m pytest -m gpu``.
 
-Nobody has run this yet; see runs/gpu_check/README.md.
+This has not been run yet; see runs/gpu_check/README.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.base import SingleTypeKVCacheManager
-from kvhybrid.managers.residency import Residency
+from kvhybrid.managers.cached_prefix import CachedPrefix
 from kvhybrid.managers.search import LiveSetSearch
 
 
@@ -15,7 +15,7 @@ class LandmarkSearch(LiveSetSearch):
         size, margin = self.block_size, self.margin
         above = [range(p // size, (p + margin - 1) // size + 1)] if margin else []
         for entries in (*above, *reversed(list(self.spec.live_blocks(p, size)))):
-            missing = self.residency.last_missing(entries.start, entries.stop)
+            missing = self.cached.last_missing(entries.start, entries.stop)
             if missing >= 0:
                 return missing
         return -1
@@ -25,5 +25,5 @@ class LandmarkManager(SingleTypeKVCacheManager):
     """Groups of a landmark window."""
 
     def _search(self, path: IntArray, alignment: int, margin: int) -> LiveSetSearch:
-        residency = Residency(self.pool, self.group_ids, path, self.units_per_block)
-        return LandmarkSearch(self.spec, residency, self.block_size, alignment, margin)
+        cached = CachedPrefix(self.pool, self.group_ids, path, self.units_per_block)
+        return LandmarkSearch(self.spec, cached, self.block_size, alignment, margin)

@@ -1,0 +1,189 @@
+"""``kvhybrid replay`` from end to end: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvhybrid.cli import main
+from kvhybrid.replay.executor import OneByOne
+from kvhybrid.replay.layers import CacheSettings, LayerSettings
+from kvhybrid.replay.mooncake import MooncakeTrace
+from kvhybrid.sessions.replay import replay
+from kvhybrid.sessions.replay_settings import ReplaySettings
+from kvhybrid.tracking import JsonLinesTracker, Tracker
+
+ROOT = Path(__file__).resolve().parents[3]
+SMALL = Path(__file__).parents[1] / "replay" / "small_trace.jsonl"
+TRACE = f"trace.path={SMALL}"
+PAGE = (ROOT / "docs" / "replay-a-trace.md").read_text(encoding="utf-8")
+
+
+def content(folder: Path) -> tuple[list[dict[str, float]], dict[str, Any]]:
+    """The lines of ``metrics.jsonl``, and the summary."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return lines, json.loads((folder / "summary.json").read_text())
+
+
+def test_it_fills_a_folder_prints_it_last_and_never_imports_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from kvhybrid.cli import main\n"
+        f"code = main(['replay', {TRACE!r}, 'cache=gemma3_27b', 'executor=open_loop', 'trace.limit=12'])\n"
+        "print(sorted({'torch', 'transformers', 'wandb'} & set(sys.modules)), file=sys.stderr)\n"
+        "sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    *progress, imported = done.stderr.splitlines()
+    assert imported == "[]"
+    assert progress[0] == "gemma3_27b open_loop: 12 requests"
+    assert "12 requests done" in progress[-1]
+    folder = Path(done.stdout.splitlines()[-1])
+    assert folder.parent == tmp_path / "runs" / "outputs" / "replay"
+    assert {place.name for place in folder.iterdir()} == {
+        "config.yaml",
+        "hits.png",
+        "metrics.jsonl",
+        "summary.json",
+    }
+    assert (folder / "hits.png").read_bytes().startswith(b"\x89PNG")
+    for part in ("sliding_window.5", "where the prompt tokens went", "modelled: clock", "median", "P99"):
+        assert part in done.stdout
+
+
+def test_lines_are_printed_at_an_interval_of_steps_and_at_the_end(tmp_path: Path) -> None:
+    words = [TRACE, "sample_every=50", "executor=open_loop", f"hydra.run.dir={tmp_path}"]
+    assert main(["replay", *words]) == 0
+    lines, summary = content(tmp_path)
+    assert [line["step"] for line in lines] == [*range(50, summary["steps"], 50), summary["steps"]]
+    assert sum(line["step/new_tokens"] for line in lines) == summary["output_tokens"]
+    assert lines[-1]["replay/requests"] == summary["requests"] == 30
+    assert lines[-1]["modelled/seconds"] == summary["modelled/seconds"]
+    assert lines[-1]["modelled/ttft_mean"] == pytest.approx(summary["modelled/ttft_mean"])
+    last = {name.removeprefix("group/full/miss/"): value for name, value in lines[-1].items() if "/miss/" in name}
+    assert sum(last.values()) + lines[-1]["group/full/tokens_hit"] == lines[-1]["group/full/tokens_asked"]
+
+
+def test_misses_need_not_be_tracked(tmp_path: Path) -> None:
+    assert main(["replay", TRACE, "track_misses=false", f"hydra.run.dir={tmp_path}"]) == 0
+    assert not [name for name in content(tmp_path)[1] if "/miss/" in name]
+
+
+def test_a_sweep_ends_with_a_table_of_its_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [TRACE, "-m", "pool.num_blocks=20,300", f"hydra.sweep.dir={tmp_path}"]
+    assert main(["replay", *words]) == 0
+    *printed, folder = capsys.readouterr().out.splitlines()
+    assert folder == str(tmp_path)
+    rows = [line for line in printed if re.match(r"\d +pool.num_blocks=", line)]
+    assert [row.split()[1] for row in rows] == ["pool.num_blocks=20", "pool.num_blocks=300"]
+    small, large = (content(tmp_path / job)[1]["hit_rate"] for job in "01")
+    assert small < large
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], ["trace.path is missing: give trace.path=VALUE"]),
+        (["trace.path=nothing"], ["trace.path must be a file of JSON lines, found no nothing"]),
+        ([TRACE, "trace.limt=3"], ["trace.limt: no such key; did you mean trace.limit?"]),
+        ([TRACE, "cache=lama"], ["cache=lama: no such choice; did you mean cache=llama?"]),
+        ([TRACE, "executor=open_loop", "executor.time_scale=fast"], ["time_scale must be a number, found fast"]),
+        ([TRACE, "cost.base=0"], ["cost.base must be more than 0"]),
+        ([TRACE, "+cost.colour=1"], ["cost.colour: no such key; accepted: base, "]),
+        ([TRACE, "pool.num_blocks=5"], ["needs", "blocks", "the pool has 5"]),
+        ([TRACE, "scheduler.max_model_len=64"], ["small_trace.jsonl: the longest request has", "max_model_len"]),
+        ([TRACE, "cache=custom"], ["cache.layers must have an entry"]),
+        (
+            [TRACE, "cache=custom", "cache.layers=[{spec: full, cuont: 2}]"],
+            ["cuont: no such key", "did you mean count"],
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    overrides: list[str],
+    expected: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["replay", *overrides]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("kvhybrid replay: ")
+    for part in expected:
+        assert part in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistake_in_the_trace_names_file_line_and_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = SMALL.read_text().splitlines()
+    Path("bad.jsonl").write_text(
+        "\n".join([*lines[:4], lines[4].replace('"input_length": ', '"input_length": 9'), ""])
+    )
+    assert main(["replay", "trace.path=bad.jsonl"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "bad.jsonl, line 5: hash_ids: found" in line
+    assert [place.name for place in tmp_path.iterdir()] == ["bad.jsonl"]
+
+
+@dataclass(kw_only=True)
+class Stopping(Tracker):
+    """Presses Ctrl-C at the second line."""
+
+    def start(self, config: Mapping[str, Any], folder: Path) -> None:
+        self.lines = 0
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.lines += 1
+        if self.lines == 2:
+            raise KeyboardInterrupt
+
+    def finish(self, summary: Mapping[str, Any]) -> None: ...
+
+
+def test_an_interrupted_replay_keeps_what_it_found(tmp_path: Path) -> None:
+    settings = ReplaySettings(
+        trace=MooncakeTrace(path=str(SMALL)),
+        executor=OneByOne(),
+        cache=CacheSettings(layers=[LayerSettings(spec="full")]),
+        tracking={"jsonl": JsonLinesTracker(), "stop": Stopping()},
+        sample_every=10,
+    )
+    settings.pool.num_blocks = 1000
+    summary = replay(settings, tmp_path, config={"name": "interrupted"})
+    assert summary.status == "interrupted"
+    lines, written = content(tmp_path)
+    assert (len(lines), written["status"], written["steps"]) == (2, "interrupted", 20)
+
+
+def test_the_page_has_every_name_that_a_replay_adds_and_no_other(tmp_path: Path) -> None:
+    assert main(["replay", TRACE, f"hydra.run.dir={tmp_path}"]) == 0
+    lines, summary = content(tmp_path)
+    known = {*re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs" / "read-the-metrics.md").read_text(), re.MULTILINE)}
+    own = {name for name in {*lines[-1], *summary} if not name.startswith("group/")} - known
+    own -= {"name", "overrides", "groups", "tracking_failures"}
+    section = PAGE.split("## The figures")[1]
+    assert set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)) == own
+
+
+@pytest.mark.parametrize("arguments", re.findall(r"^kvhybrid replay (.*)$", PAGE, re.MULTILINE))
+def test_every_command_on_the_page_composes(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        re.sub(r"^(?!cache\.layers)([^=]+=[^,]+),.*", r"\1", word)
+        for word in shlex.split(arguments)
+        if word != "-m"
+    ]
+    assert main(["replay", *words, "--cfg", "job"]) == 0
+    assert "trace:" in capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,15 @@ from kvhybrid.errors import InputError
 def partial_name(place: Path) -> Path:
     """Where a file is written until it is whole."""
     return place.with_name(f".{place.name}.partial")
+
+
+def finite(content: Any) -> Any:
+    """The same content, with None for numbers that JSON does not have: NaN and infinities."""
+    if isinstance(content, Mapping):
+        return {key: finite(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [finite(value) for value in content]
+    return None if isinstance(content, float) and not isfinite(content) else content
 
 
 class RunFolder:
@@ -45,7 +55,7 @@ class RunFolder:
             partial.write_text(text, encoding="utf-8")
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        self.write_text(name, json.dumps(content, indent=2) + "\n")
+        self.write_text(name, json.dumps(finite(content), indent=2, allow_nan=False) + "\n")
 
 
 def remove_empty(folder: Path, *, below: Path) -> None:

@@ -8,6 +8,10 @@ from importlib.metadata import entry_points
 from typing import Any
 
 
+class UnknownNameError(ValueError):
+    """A name that nothing is registered under. The message lists the known ones."""
+
+
 class LazyRegistry:
     """Names to ``"module:Class"``. Importing the registry imports none of them.
 
@@ -17,7 +21,7 @@ class LazyRegistry:
 
     def __init__(self, noun: str, entry_point_group: str, built_in: Mapping[str, str]) -> None:
         self.noun = noun
-        self._group = entry_point_group
+        self.entry_point_group = entry_point_group
         self._targets: dict[str, str | type[Any]] = dict(built_in)
 
     def register(self, name: str, target: str | type[Any]) -> None:
@@ -28,13 +32,13 @@ class LazyRegistry:
 
     def names(self) -> tuple[str, ...]:
         """All known names, sorted, those of other distributions included."""
-        return tuple(sorted({*self._targets, *self._plugged_in()}))
+        return tuple(sorted({*self._targets, *self.plugged_in()}))
 
     def get(self, name: str) -> type[Any]:
-        """The class called ``name``. An unknown name is a ValueError that lists the known ones."""
-        target = self._targets.get(name) or self._plugged_in().get(name)
+        """The class called ``name``. Raises UnknownNameError, or ValueError for what cannot be imported."""
+        target = self._targets.get(name) or self.plugged_in().get(name)
         if target is None:
-            raise ValueError(f"unknown {self.noun} {name!r}; known: {', '.join(self.names())}")
+            raise UnknownNameError(f"unknown {self.noun} {name!r}; known: {', '.join(self.names())}")
         if isinstance(target, type):
             return target
         module, _, attribute = target.partition(":")
@@ -44,5 +48,6 @@ class LazyRegistry:
             raise ValueError(f"{self.noun} {name!r}: {target} cannot be imported: {error}") from error
         return found
 
-    def _plugged_in(self) -> dict[str, str]:
-        return {point.name: point.value for point in entry_points(group=self._group)}
+    def plugged_in(self) -> dict[str, str]:
+        """What other distributions add through the entry-point group."""
+        return {point.name: point.value for point in entry_points(group=self.entry_point_group)}

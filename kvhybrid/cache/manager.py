@@ -273,6 +273,13 @@ class KVCacheManager:
         pool = self.block_pool if group is None else self.coordinator.groups.pool_of_group(group)
         pool.evict(block_ids)
 
+    def forget(self, request: Request) -> None:
+        """Drop the keys of all prefixes of ``request``, whichever request computed their blocks.
+
+        For a request whose results cannot be trusted. Its blocks stay held until it is freed.
+        """
+        self.coordinator.forget(request)
+
     def reset_prefix_cache(self) -> bool:
         """Drop every key, if no request holds a block; otherwise do nothing and return False."""
         return self.coordinator.groups.reset_keys()

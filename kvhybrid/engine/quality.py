@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import log
+from math import isfinite, log
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,10 +103,18 @@ def measure(engine: Engine, codec: TextCodec, texts: Sequence[str]) -> Quality:
 
     A cache manager of its own hands out the engine's blocks, so the engine has to be idle and without cached
     blocks: call this before the first request. Nothing is counted in the engine's figures. Raises ValueError for a
-    text that is longer than ``max_model_len`` or has fewer than two tokens.
+    text that is longer than ``max_model_len``, has fewer than two tokens or one that the model does not know, and
+    for logits that are not finite.
     """
     prompts = [_encoded(codec, text) for text in texts]
+    highest, last = max((token for prompt in prompts for token in prompt), default=0), engine.model.vocab_size - 1
+    if highest > last:
+        raise ValueError(f"quality: the tokenizer gives token id {highest}, but the model's end at {last}")
     nats = sum(_nats(engine, prompts))
+    if not isfinite(nats):
+        raise ValueError(
+            "quality: the model gave logits that are not finite (NaN or infinite); quality=none measures none"
+        )
     # A mark that the codec sets in front of a prompt is no text.
     marks = sum(codec.decode(prompt[:1]) == "" for prompt in prompts)
     tokens = sum(map(len, prompts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,7 +36,7 @@ class RunSummary:
     groups: tuple[GroupDescription, ...]
     cache: CacheStats
     requests: int
-    """Requests that ended."""
+    """Requests that ended with all their tokens."""
     prompt_tokens: int
     """Tokens of all prompts that were sent, from the cache or not."""
     output_tokens: int
@@ -46,6 +46,8 @@ class RunSummary:
     folder: Path
     overrides: tuple[str, ...] = ()
     """What the command line changed in the configuration."""
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """The requests that ended with an error, and the error."""
     quality: Quality | None = None
     """How well the model predicted a text through this cache; None where that was not measured."""
 
@@ -60,6 +62,7 @@ class RunSummary:
             "status": self.status,
             "hit_rate": self.hit_rate,
             "requests": self.requests,
+            "failed_requests": len(self.failures),
             "prompt_tokens": self.prompt_tokens,
             "output_tokens": self.output_tokens,
             "steps": self.steps,
@@ -76,6 +79,7 @@ class RunSummary:
             "name": self.name,
             **self.figures(),
             "overrides": list(self.overrides),
+            "request_failures": dict(self.failures),
             "groups": [vars(group) for group in self.groups],
             "tracking_failures": dict(tracking_failures),
         }

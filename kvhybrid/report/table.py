@@ -47,6 +47,8 @@ def print_run(summary: RunSummary) -> None:
         f"{summary.requests} requests{end}, {summary.prompt_tokens:,} prompt and "
         f"{summary.output_tokens:,} new tokens in {summary.seconds:.1f} s and {summary.steps:,} steps"
     )
+    for reason in summary.failures.values():
+        print(reason)
     print(
         f"pool of {summary.cache.num_blocks:,} blocks: refused {summary.cache.refusals:,} times, "
         f"preempted {summary.preemptions:,} times"

@@ -7,7 +7,7 @@ forward pass, then `Scheduler.update_from_output` with what was sampled.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -84,9 +84,9 @@ class Scheduler:
         *,
         max_batched_tokens: int = 2048,
         max_num_seqs: int = 64,
-        eos_token_id: int | None = None,
+        end_token_ids: frozenset[int] = frozenset(),
     ) -> None:
-        """``eos_token_id`` ends a request when it is sampled. Raises ValueError for limits below 1."""
+        """A request ends when one of ``end_token_ids`` is sampled. Raises ValueError for limits below 1."""
         for name, value in (("max_batched_tokens", max_batched_tokens), ("max_num_seqs", max_num_seqs)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, found {value}")
@@ -96,7 +96,7 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.num_preemptions = 0
-        self._eos_token_id = eos_token_id
+        self._end_token_ids = end_token_ids
         self._chunking = (
             PrefillChunking(cache.config, cache.coordinator.alignment) if cache.enable_caching else None
         )
@@ -142,15 +142,23 @@ class Scheduler:
             self.max_batched_tokens - step.budget,
         )
 
-    def update_from_output(self, output: SchedulerOutput, sampled: Mapping[str, int]) -> tuple[str, ...]:
+    def update_from_output(
+        self, output: SchedulerOutput, sampled: Mapping[str, int], failed: Sequence[str] = ()
+    ) -> tuple[str, ...]:
         """Settle a step that ran: count its tokens, append the sampled ones, free what is finished.
 
-        ``sampled`` has the next token of every scheduled request with ``samples``, by request id. Returns the
-        ids of the requests that this step finished.
+        ``sampled`` has the next token of every scheduled request with ``samples``, by request id. The requests of
+        ``failed`` have none, since the step gave no usable result for them: they end, and no later request finds
+        their prefixes in the cache. Returns the ids of the requests that this step finished.
         """
         self.cache.release_copies()
+        scheduled = output.scheduled
+        if failed:
+            scheduled = tuple(item for item in scheduled if item.request.request_id not in failed)
+            for request_id in failed:
+                self._end_failed(request_id)
         finished: list[str] = []
-        for request, start, num_tokens, samples in output.scheduled:
+        for request, start, num_tokens, samples in scheduled:
             request.num_computed_tokens = start + num_tokens
             if samples:
                 token = sampled[request.request_id]
@@ -184,11 +192,17 @@ class Scheduler:
                     self.waiting.remove(request)
                 request.status = RequestStatus.FINISHED
 
+    def _end_failed(self, request_id: str) -> None:
+        """Drop a running request and every key of its prefix, whichever request computed the block."""
+        request = next(request for request in self.running if request.request_id == request_id)
+        self.cache.forget(request)
+        self.abort(request_id)
+
     def _is_finished(self, request: Request, token: int) -> bool:
         return (
             request.num_output_tokens >= request.max_new_tokens
             or request.num_tokens >= self.cache.max_model_len
-            or token == self._eos_token_id
+            or token in self._end_token_ids
         )
 
     def _schedule_running(self, step: _Step) -> None:

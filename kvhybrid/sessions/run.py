@@ -93,7 +93,7 @@ def build_engine(settings: RunSettings, cache_manager: Callable[..., KVCacheMana
             watermark=settings.scheduler.watermark,
             retention_interval=settings.retention.interval,
             eviction=settings.eviction.order,
-            eos_token_id=settings.workload.eos_token_id,
+            eos_token_id=settings.workload.end_token_ids,
             device=settings.device,
             cache_manager=cache_manager,
         )
@@ -190,6 +190,7 @@ class _Session:
         self.recorder = recorder or nullcontext()
         self.history = History()
         self.outputs: dict[str, list[int]] = {}
+        self.failures: dict[str, str] = {}
         self.cache = engine.stats()
         self.num_sent = self.num_finished = self.prompt_tokens = self.output_tokens = 0
 
@@ -241,7 +242,8 @@ class _Session:
         for request_id, tokens in output.tokens.items():
             self.outputs[request_id] += tokens
             self.output_tokens += len(tokens)
-        for request_id in output.finished:
+        self.failures.update(output.failed)
+        for request_id in (*output.finished, *output.failed):
             self.traffic.finished(request_id, self.outputs.pop(request_id))
         self.num_finished += len(output.finished)
         self.send_ready()
@@ -257,6 +259,7 @@ class _Session:
             groups=self.groups,
             cache=self.cache,
             requests=self.num_finished,
+            failures=self.failures,
             prompt_tokens=self.prompt_tokens,
             output_tokens=self.output_tokens,
             steps=self.history.num_steps,

@@ -93,9 +93,11 @@ class CheckpointSettings(ModelSettings):
 
     def text_codec(self) -> TextCodec:
         """The tokenizer in the folder, or bytes where it has none and the config says 256 token ids."""
+        from kvhybrid.models.loading import check_config
         from kvhybrid.text.codec import codec_of
 
-        return codec_of(self.folder, self._vocab_size())
+        # A tokenizer is loaded along with the config, and what is wrong with that is no fault of the tokenizer.
+        return codec_of(self.folder, check_config(self.folder).vocab_size)
 
     @property
     def reads_text(self) -> bool:
@@ -104,10 +106,9 @@ class CheckpointSettings(ModelSettings):
         return has_tokenizer(self.folder) or self._vocab_size() == ByteCodec.vocab_size
 
     def _vocab_size(self) -> int | None:
-        from kvhybrid.models.checkpoint import read_config
+        from kvhybrid.models.checkpoint import read_vocab_size
 
-        config = read_config(self.folder)
-        size: int | None = (config.get("text_config") or config).get("vocab_size")
+        size: int | None = read_vocab_size(self.folder)
         return size
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from kvhybrid.run_folder import partial_name
+from kvhybrid.run_folder import finite, partial_name
 from kvhybrid.tracking.base import Tracker
 
 
@@ -28,7 +28,7 @@ class JsonLinesTracker(Tracker):
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         assert self._lines is not None
-        self._lines.write(json.dumps({"step": step, **metrics}) + "\n")
+        self._lines.write(json.dumps(finite({"step": step, **metrics})) + "\n")
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         assert self._lines is not None

@@ -111,9 +111,9 @@ class Workload(ABC):
         return "the workload's longest request"
 
     @property
-    def eos_token_id(self) -> int | None:
-        """The token that ends a request early; None where each runs to its ``max_new_tokens``."""
-        return None
+    def end_token_ids(self) -> frozenset[int]:
+        """The tokens that end a request early; without any, each runs to its ``max_new_tokens``."""
+        return frozenset()
 
     @abstractmethod
     def traffic(self, vocab_size: int) -> Traffic:

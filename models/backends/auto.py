@@ -54,7 +54,7 @@ def choose(registry: LazyRegistry, names: tuple[str, ...], need: Any, cache: Lay
 
 
 class _Auto(Backend):
-    """Stands for the backend chosen when the layer is bound to its pages."""
+    """Delegates to the backend that is chosen when the layer is bound to its pages."""
 
     name: ClassVar[str] = "auto"
     dtypes: ClassVar[frozenset[torch.dtype]] = frozenset()

@@ -1,4 +1,4 @@
-"""Attention of a decoder to what the encoder made, over a paged cache."""
+"""Attention of a decoder to the encoder's output, over a paged cache."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def summary_figures() -> set[str]:
     """The names in ``summary.json`` that are not those of the cache."""
     cache = step_stats().cache
     numbers: dict[str, Any] = dict.fromkeys(RunSummary.__dataclass_fields__, 1)
-    figures = RunSummary(**{**numbers, "cache": cache, "quality": QUALITY}).figures()
+    figures = RunSummary(**{**numbers, "cache": cache, "failures": {}, "quality": QUALITY}).figures()
     return set(figures) - set(cache.metrics())
 
 

@@ -289,6 +289,15 @@ class KVCacheCoordinator:
         """How many of ``num_tokens`` are worth keying in ``manager``."""
         raise NotImplementedError
 
+    def forget(self, request: Request) -> None:
+        """Drop the keys of every block, of whatever request, that is keyed under a prefix of ``request``."""
+        if request.path is None:
+            return
+        numbers = self.numbers(request).tolist()
+        for group in range(len(self.config.groups)):
+            pool = self.groups.pool_of_group(group)
+            pool.evict([block for number in numbers for block in pool.keys.blocks(group, number)])
+
     # ---- freeing
 
     def free(self, request: Request) -> None:

@@ -42,7 +42,9 @@ def scheduler_of(
         enable_caching=enable_caching,
         watermark=watermark,
     )
-    return Scheduler(cache, max_batched_tokens=max_batched_tokens, max_num_seqs=max_num_seqs, eos_token_id=EOS)
+    return Scheduler(
+        cache, max_batched_tokens=max_batched_tokens, max_num_seqs=max_num_seqs, end_token_ids=frozenset({EOS})
+    )
 
 
 def submit(

@@ -25,7 +25,7 @@ MAY_IMPORT = {
 """The folders that lie at the top and are linked into the package, and which of them each may import."""
 
 FLOORS = (
-    ("errors", "compiled", "console", "interruption", "streams"),
+    ("errors", "console", "interruption", "streams"),
     ("files",),
     ("cache", "text", "run_folder"),
     ("planning", "scheduling", "settings", "tracking"),

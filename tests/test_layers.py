@@ -213,7 +213,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 def test_test_folders_mirror_the_sources() -> None:
-    """A test lies where its subject lies. Besides, ``tests`` has its own data and distribution, and installations."""
+    """A test lies where its subject lies. ``tests`` has also its own data, distribution and installations."""
     own = ("tests/installation", "tests/plugins", "tests/scenarios")
     stray = {
         folder

@@ -26,7 +26,7 @@ MAY_IMPORT = {
 of plug-ins lies below all of them."""
 
 FLOORS = (
-    ("errors", "compiled", "console", "interruption", "streams"),
+    ("errors", "console", "interruption", "streams"),
     ("files", "plugins"),
     ("cache", "text", "run_folder"),
     ("planning", "scheduling", "settings", "tracking"),
@@ -232,8 +232,8 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 def test_test_folders_mirror_the_sources() -> None:
-    """A test lies where its subject lies. Besides, ``tests`` has its own data and its own distribution."""
-    own = ("tests/plugins", "tests/scenarios")
+    """A test lies where its subject lies. ``tests`` has also its own data, distribution and installations."""
+    own = ("tests/installation", "tests/plugins", "tests/scenarios")
     stray = {
         folder
         for source in EVERYTHING

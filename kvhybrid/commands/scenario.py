@@ -24,8 +24,8 @@ the real cache manager and prints, per file, how many
   optional misses   failed, but are marked as optional"""
 
 EPILOG = """The list of deviations is a TOML file with a table per scenario id: letter, key, step, reason. Without
---deviations it is the deviations.toml beside the scenario file, else tests/scenarios/deviations.toml of this
-checkout. A listed scenario that passes is called stale; one that differs elsewhere than listed has failed.
+--deviations it is the deviations.toml beside the scenario file, else tests/scenarios/recorded/deviations.toml of
+this checkout. A listed scenario that passes is called stale; one that differs elsewhere than listed has failed.
 
 exit code: 0 nothing failed, 1 something failed, 2 a file or a scenario that cannot be read"""
 

@@ -14,7 +14,7 @@ from kvhybrid.scenarios.check import Mismatch
 from kvhybrid.scenarios.form import COUNT, NAME, ScenarioError, Value, check_keys
 
 FILE_NAME = "deviations.toml"
-PROJECT_LIST = Path(__file__).resolve().parents[2] / "tests" / "scenarios" / FILE_NAME
+PROJECT_LIST = Path(__file__).resolve().parents[2] / "tests" / "scenarios" / "recorded" / FILE_NAME
 """The project's own list, in a checkout."""
 
 LETTER = Value("one letter", lambda found: type(found) is str and len(found) == 1 and found.isalpha())

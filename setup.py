@@ -24,6 +24,7 @@ KERNEL = Extension(
 HOT = {
     "kvhybrid.cache": (
         "blocks",
+        "counts",
         "event_log",
         "extra_keys",
         "hashing",
@@ -52,6 +53,7 @@ HOT = {
         "full",
         "growth",
         "mamba",
+        "rules",
         "search",
         "sliding_window",
         "suffix",

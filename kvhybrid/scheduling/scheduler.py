@@ -96,6 +96,8 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.num_preemptions = 0
+        self._unfinished: dict[str, Request] = {}
+        """Every request in ``waiting`` and ``running``, by id."""
         self._eos_token_id = eos_token_id
         self._chunking = (
             PrefillChunking(cache.config, cache.coordinator.alignment) if cache.enable_caching else None
@@ -109,8 +111,11 @@ class Scheduler:
     def add_request(self, request: Request) -> None:
         """Put ``request`` at the end of the waiting line.
 
-        Raises ValueError where it leaves no room for a token below ``max_model_len``, or asks for none.
+        Raises ValueError where it leaves no room for a token below ``max_model_len``, asks for none, or has the id
+        of an unfinished request.
         """
+        if request.request_id in self._unfinished:
+            raise ValueError(f"request id {request.request_id!r} is taken by an unfinished request")
         limit = self.cache.max_model_len
         if request.num_tokens >= limit:
             raise ValueError(
@@ -123,17 +128,23 @@ class Scheduler:
                 f"found {request.max_new_tokens}"
             )
         self.waiting.append(request)
+        self._unfinished[request.request_id] = request
 
     def schedule(self) -> SchedulerOutput:
         """Schedule one step. Its requests' blocks are allocated and keyed; their token counts are as before.
 
-        Raises CapacityError, and drops the request, where one cannot be held by the whole pool.
+        Raises CapacityError, and drops the request, where one cannot be held by the whole pool. After any error
+        all other requests wait to be computed again.
         """
         self.cache.new_step_starts()
         step = _Step(self.max_batched_tokens)
-        self._schedule_running(step)
-        if not step.preempted:
-            self._admit_waiting(step)
+        try:
+            self._schedule_running(step)
+            if not step.preempted:
+                self._admit_waiting(step)
+        except BaseException:
+            self._give_up_step()
+            raise
         return SchedulerOutput(
             tuple(step.scheduled),
             tuple(self.cache.take_copies()),
@@ -148,41 +159,52 @@ class Scheduler:
         ``sampled`` has the next token of every scheduled request with ``samples``, by request id. Returns the
         ids of the requests that this step finished.
         """
-        self.cache.release_copies()
         finished: list[str] = []
-        for request, start, num_tokens, samples in output.scheduled:
-            request.num_computed_tokens = start + num_tokens
-            if samples:
-                token = sampled[request.request_id]
-                request.append_output_token_ids((token,))
-                if self._is_finished(request, token):
-                    request.status = RequestStatus.FINISHED
-                    self.cache.free(request)
-                    finished.append(request.request_id)
+        try:
+            self.cache.release_copies()
+            for request, start, num_tokens, samples in output.scheduled:
+                request.num_computed_tokens = start + num_tokens
+                if samples:
+                    token = sampled[request.request_id]
+                    request.append_output_token_ids((token,))
+                    if self._is_finished(request, token):
+                        self._finish(request)
+                        finished.append(request.request_id)
+        except BaseException:
+            self._give_up_step()
+            raise
         if finished:
             self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
         return tuple(finished)
 
     def discard_output(self, output: SchedulerOutput) -> None:
-        """Undo a step whose forward pass failed: preempt everybody and forget every key.
+        """Undo a step whose forward pass failed: all its requests wait to be computed again, and no block that it
+        should have written keeps a key."""
+        self._give_up_step()
 
-        Blocks get their keys when they are scheduled, so the step left keys on blocks that nobody wrote.
-        """
+    def _give_up_step(self) -> None:
+        """No forward pass writes what this step has scheduled: forget its keys, and let every request wait."""
+        self.cache.discard_step()
         self.cache.release_copies()
+        if self.waiting:
+            self.cache.free(self.waiting[0])  # it may have been admitted half-way
+        self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
         while self.running:
             self._preempt_newest()
-        self.cache.reset_prefix_cache()
+
+    def _finish(self, request: Request) -> None:
+        """``request`` has ended: free its blocks."""
+        request.status = RequestStatus.FINISHED
+        self._unfinished.pop(request.request_id, None)
+        self.cache.free(request)
 
     def abort(self, request_id: str) -> None:
         """Drop a request between two steps and free its blocks; an id that is not here is ignored."""
-        for request in (*self.running, *self.waiting):
-            if request.request_id == request_id:
-                if request.status is RequestStatus.RUNNING:
-                    self.cache.free(request)
-                    self.running.remove(request)
-                else:
-                    self.waiting.remove(request)
-                request.status = RequestStatus.FINISHED
+        request = self._unfinished.get(request_id)
+        if request is not None:
+            queue = self.running if request.status is RequestStatus.RUNNING else self.waiting
+            queue.remove(request)
+            self._finish(request)
 
     def _is_finished(self, request: Request, token: int) -> bool:
         return (
@@ -266,12 +288,12 @@ class Scheduler:
 
     def _preempt_newest(self) -> Request:
         request = self.running.pop()
-        self.cache.free(request)
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
         request.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting.appendleft(request)
+        self.cache.free(request)
         return request
 
     def _note_lone_refusal(self, request: Request) -> None:
@@ -285,7 +307,7 @@ class Scheduler:
     def _refuse(self, request: Request) -> None:
         """Drop the request at the head of the waiting line for good."""
         self.waiting.popleft()
-        request.status = RequestStatus.FINISHED
+        self._finish(request)
         needed = self.cache.blocks_to_finish(request, self._num_step_tokens(request, 0, self.max_batched_tokens))
         usable = [pool.num_blocks - 1 for pool in self.cache.coordinator.pools]
         short = [pair for pair in zip(needed, usable, strict=True) if pair[0] > pair[1]]

@@ -172,7 +172,7 @@ class BlockPool:
 
     def _order_failed(self, error: Exception) -> ReuseOrderError:
         """The error that names the order and what it raised. The pool goes on in order of release."""
-        kind = type(self._order)
+        kind: type[object] = type(self._order)
         self._order = LRU(self.release_of)
         for release in np.unique(self.release_of[self.release_of > 0]).tolist():
             self._order.append(np.flatnonzero(self.release_of == release).astype(np.int32), release)

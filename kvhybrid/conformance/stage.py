@@ -9,6 +9,7 @@ from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.conformance.invariants import check_backed, check_invariants
 from kvhybrid.conformance.oracle import check_hit
+from kvhybrid.conformance.records import Records
 from kvhybrid.scenarios.form import ScenarioStep
 from kvhybrid.scenarios.player import STARTING, Answer, Player
 from kvhybrid.scheduling.chunking import PrefillChunking
@@ -33,7 +34,8 @@ class Tally:
 
 
 class Stage:
-    """Plays the steps of a scenario on ``manager`` and checks its answers against brute force, and the invariants.
+    """Plays the steps of a scenario on ``manager`` and checks its answers against brute force, the invariants and
+    what it records.
 
     ``steps`` collects what was played, so that it is a scenario. Subclasses add what else they know to `check`.
     """
@@ -42,6 +44,7 @@ class Stage:
         self.player = Player(manager)
         self.manager = manager
         self.steps: list[ScenarioStep] = []
+        self.records = Records(manager)
         self.tally = Tally()
         self.looked_up: tuple[str, Answer] | None = None
         """The request of a look-up that was the last call, and its answer: its hit may be adopted now."""
@@ -154,8 +157,9 @@ class Stage:
             check_hit(self.manager, self.requests[step["request"]], answer)
 
     def check_state(self, step: ScenarioStep, answer: Answer) -> None:
-        """The invariants, and the blocks of a granted step."""
+        """The invariants, what is recorded, and the blocks of a granted step."""
         check_invariants(self.manager)
+        self.records.check()
         if "new_blocks" in answer:
             request = self.requests[step["request"]]
             end = request.num_computed_tokens

@@ -24,7 +24,7 @@ Config = dict[str, Any]
 
 
 class Twins(Stage):
-    """Plays every step on both, and also compares their answers and their states.
+    """Plays every step on both, everything recorded, and also compares their answers and their states.
 
     ``steps`` has the right answers, so that it is a scenario which fails as long as the contract is broken.
     """
@@ -37,8 +37,8 @@ class Twins(Stage):
             Violation: The spec's manager cannot be built.
         """
         try:
-            super().__init__(build_manager(config))
-            self.generic = Player(with_generic_managers(build_manager(config), kinds))
+            super().__init__(build_manager(config, watched=True))
+            self.generic = Player(with_generic_managers(build_manager(config, watched=True), kinds))
         except ScenarioError:
             raise
         except Exception as error:
@@ -107,10 +107,14 @@ class Twins(Stage):
 
 
 def with_generic_managers(manager: KVCacheManager, kinds: Set[str]) -> KVCacheManager:
-    """``manager``, still empty, with the generic single-type manager for every spec of ``kinds``."""
+    """``manager``, still empty, with the generic single-type manager for every spec of ``kinds``.
+
+    It keys whole blocks only, so a manager that lets hits end inside a block stays: brute force alone checks it.
+    """
     managers = manager.coordinator.managers
     for c, own in enumerate(managers):
-        if registry.name_of(type(own.spec)) in kinds:
+        inside = own.rules.sub_block_hits and own.units_per_block > 1
+        if registry.name_of(type(own.spec)) in kinds and not inside:
             managers[c] = SingleTypeKVCacheManager(own.spec, own.pool, own.rules)
     return manager
 

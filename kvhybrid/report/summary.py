@@ -55,8 +55,8 @@ class RunSummary:
 
     @property
     def hit_rate(self) -> float:
-        """Share of the prompts' tokens that the cache as a whole gave, 0 to 1."""
-        return max((group.hit_rate for group in self.cache.groups), default=0.0)
+        """Share of the prompts' tokens that the cache as a whole gave at first admissions, 0 to 1."""
+        return self.cache.hit_rate
 
     def figures(self) -> dict[str, Any]:
         """One flat mapping, for trackers."""

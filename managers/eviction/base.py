@@ -13,6 +13,11 @@ from numpy.typing import NDArray
 from kvhybrid.managers.arrays import IntArray
 
 
+@mypyc_attr(native_class=False)  # an exception cannot be one
+class ReuseOrderError(RuntimeError):
+    """An order of reuse raised, or gave blocks that it does not have."""
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ReuseOrder(ABC):
     """Holds the free blocks that still have a key. Blocks without one are reused before any of these.
@@ -37,7 +42,7 @@ class ReuseOrder(ABC):
 
     @abstractmethod
     def pop(self, count: int) -> IntArray:
-        """Remove and return the ``count`` blocks to be reused next. The order has at least ``count``."""
+        """Remove and return the ``count`` blocks to be reused next, as any integers. The order has as many."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[int]:

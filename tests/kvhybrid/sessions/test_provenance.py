@@ -10,12 +10,11 @@ from pathlib import Path
 from platform import python_version
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
 from kvhybrid.cli import main
+from kvhybrid.managers.eviction.base import BlockInfo
 from kvhybrid.managers.eviction.lru import LRU
 from kvhybrid.replay.arrivals import OpenLoop
 from kvhybrid.replay.layers import CacheSettings, LayerSettings
@@ -34,8 +33,8 @@ from kvhybrid.workloads.random import Random
 class Half(LRU):
     """An order with a parameter of its own."""
 
-    def __init__(self, release_of: NDArray[np.int64], share: float = 0.5) -> None:
-        super().__init__(release_of)
+    def __init__(self, blocks: BlockInfo, share: float = 0.5) -> None:
+        super().__init__(blocks)
 
 
 class Kept(JsonLinesTracker):

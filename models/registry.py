@@ -1,4 +1,4 @@
-"""Names that lead to classes, each imported only when it is asked for."""
+"""Registries of classes by name, each imported on first use."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 
 class UnknownNameError(ValueError):
-    """A name that nothing is registered under. The message lists the known ones."""
+    """A name that is not registered. The message lists the known names."""
 
 
 class LazyRegistry:
-    """Names to ``"module:Class"``. Importing the registry imports none of them.
+    """Maps names to ``"module:Class"``, imported on first use.
 
-    Other distributions add theirs with `register` or through the entry-point group, whose names are the keys
-    and whose values are such paths.
+    Other distributions add classes with `register` or through the entry-point group, whose names are the keys and
+    whose values have this form.
     """
 
     def __init__(self, noun: str, entry_point_group: str, built_in: Mapping[str, str]) -> None:
@@ -25,17 +25,17 @@ class LazyRegistry:
         self._targets: dict[str, str | type[Any]] = dict(built_in)
 
     def register(self, name: str, target: str | type[Any]) -> None:
-        """Add ``target``, a class or ``"module:Class"``, under a name that is not taken."""
+        """Register ``target``, a class or ``"module:Class"``. Raises ValueError for a name that is taken."""
         if name in self._targets:
             raise ValueError(f"{self.noun} {name!r} is taken by {self._targets[name]}")
         self._targets[name] = target
 
     def names(self) -> tuple[str, ...]:
-        """All known names, sorted, those of other distributions included."""
+        """All known names, sorted, including those of other distributions."""
         return tuple(sorted({*self._targets, *self.plugged_in()}))
 
     def get(self, name: str) -> type[Any]:
-        """The class called ``name``. Raises UnknownNameError, or ValueError for what cannot be imported."""
+        """The class called ``name``. Raises UnknownNameError, or ValueError if it cannot be imported."""
         target = self._targets.get(name) or self.plugged_in().get(name)
         if target is None:
             raise UnknownNameError(f"unknown {self.noun} {name!r}; known: {', '.join(self.names())}")
@@ -49,5 +49,5 @@ class LazyRegistry:
         return found
 
     def plugged_in(self) -> dict[str, str]:
-        """What other distributions add through the entry-point group."""
+        """The entries that other distributions add through the entry-point group."""
         return {point.name: point.value for point in entry_points(group=self.entry_point_group)}

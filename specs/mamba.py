@@ -55,7 +55,7 @@ class MambaSpec(SuffixSpec):
     def admission_blocks(
         self, max_in_flight_tokens: int, max_model_len: int, block_size: int | None = None
     ) -> int:
-        """2, for the state that a step reads and the state that it writes; 1 if every request fits in one block."""
+        """2, for the states that a step reads and writes; 1 if every request fits in one block."""
         return min(2, -(-max_model_len // (block_size or self.block_size)))
 
 

@@ -1,4 +1,4 @@
-"""The contract of this folder: the order in which cached free blocks are reused."""
+"""The interface of orders of reuse: the order in which cached free blocks are reused."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from kvhybrid.managers.arrays import IntArray
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ReuseOrder(ABC):
-    """Holds the free blocks that still have a key. Blocks without one are reused before any of these.
+    """Holds the free blocks that still have a key. Blocks without a key are reused before any of these.
 
-    All calls are batches of block ids. The pool never appends a block that is in the order already, and never
+    All calls take batches of block ids. The pool never appends a block that is already in the order, and never
     removes one that is not.
     """
 
     def __init__(self, release_of: NDArray[np.int64]) -> None:
         """An empty order."""
         self.release_of = release_of
-        """By block id, the number of the release that freed it; 0 if not in the order. The pool writes it."""
+        """By block id, the number of the release that freed it; 0 if not in the order. Written by the pool."""
 
     @abstractmethod
     def append(self, ids: IntArray, release: int) -> None:
-        """Add ``ids``, freed by the release of this number; releases count up from 1. Of blocks that are otherwise
-        equal, the first is to be reused first."""
+        """Add ``ids``, freed by release number ``release``; releases count up from 1. Among blocks that are
+        otherwise equal, the first is reused first."""
 
     @abstractmethod
     def remove(self, ids: IntArray, releases: NDArray[np.int64]) -> None:
-        """Remove ``ids``, which a request has adopted; ``releases`` are those that had freed them."""
+        """Remove ``ids``, which a request has adopted; ``releases`` are the releases that freed them."""
 
     @abstractmethod
     def pop(self, count: int) -> IntArray:
-        """Remove and return the ``count`` blocks to be reused next. The order has at least ``count``."""
+        """Remove and return the next ``count`` blocks to reuse. The order has at least ``count`` blocks."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[int]:
@@ -45,4 +45,4 @@ class ReuseOrder(ABC):
 
 
 MakeOrder: TypeAlias = Callable[[NDArray[np.int64]], ReuseOrder]
-"""What makes an order, empty, from the pool's ``release_of``."""
+"""Creates an empty order from the pool's ``release_of``."""

@@ -346,7 +346,7 @@ class Engine:
 
 
 def _not_finite(request_id: str) -> str:
-    return f"request {request_id!r}: the model gave logits that are not finite (NaN or infinite)"
+    return f"request {request_id!r}: the model returned logits that are not finite (NaN or infinite)"
 
 
 def _check_options(

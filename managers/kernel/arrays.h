@@ -98,7 +98,7 @@ static inline int are_groups(BlockArrays *self, Ints *groups, Py_ssize_t count, 
     }
     for (Py_ssize_t i = 0; i < groups->columns; i++)
         if (AT(groups, 0, i) < lowest || AT(groups, 0, i) >= self->num_groups) {
-            PyErr_Format(PyExc_IndexError, "group %d is not of %zd", AT(groups, 0, i), self->num_groups);
+            PyErr_Format(PyExc_IndexError, "group %d is not in [0, %zd)", AT(groups, 0, i), self->num_groups);
             return 0;
         }
     return 1;

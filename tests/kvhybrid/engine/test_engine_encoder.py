@@ -276,7 +276,7 @@ def test_as_many_encoder_inputs_as_prompts_are_wanted(task: Task) -> None:
     engine = task.engine()
     with pytest.raises(ValueError, match="8 prompts need as many encoder inputs, found 7"):
         engine.generate(task.prompts, encoder_inputs=task.inputs[:7])
-    with pytest.raises(ValueError, match="give the request an encoder_input"):
+    with pytest.raises(ValueError, match="needs an encoder_input"):
         engine.generate(task.prompts)
     assert_nothing_is_held(engine)
 

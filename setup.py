@@ -18,6 +18,7 @@ from setuptools.command.build_ext import build_ext
 HOT = {
     "kvhybrid.cache": (
         "blocks",
+        "counts",
         "event_log",
         "extra_keys",
         "hashing",
@@ -46,6 +47,7 @@ HOT = {
         "full",
         "growth",
         "mamba",
+        "rules",
         "search",
         "sliding_window",
         "suffix",

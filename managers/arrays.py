@@ -14,8 +14,14 @@ IntArray: TypeAlias = NDArray[np.int32]
 Entries: TypeAlias = range | IntArray
 """Indices of entries in a block table, ascending: a range if they are consecutive, since slices are fast."""
 
-EMPTY: Final[IntArray] = np.zeros(0, np.int32)
-EMPTY.flags.writeable = False
+
+def read_only(array: IntArray) -> IntArray:
+    """``array``, which can no longer be written to."""
+    array.setflags(write=False)
+    return array
+
+
+EMPTY: Final[IntArray] = read_only(np.zeros(0, np.int32))
 
 
 def columns(entries: Entries) -> slice | IntArray:

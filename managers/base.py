@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -13,29 +12,11 @@ from kvhybrid.managers.arrays import Entries, IntArray, columns
 from kvhybrid.managers.cached_prefix import CachedPrefix
 from kvhybrid.managers.growth import NO_ENTRIES, Growth
 from kvhybrid.managers.pool.block_pool import BlockPool
-from kvhybrid.managers.retention.base import RetainedRequest, Retention
+from kvhybrid.managers.retention.base import RetainedRequest
+from kvhybrid.managers.rules import GroupRules
 from kvhybrid.managers.search import LiveSetSearch
 from kvhybrid.managers.table import BlockTable
 from kvhybrid.specs import KVCacheSpec
-
-
-@dataclass(frozen=True)
-class GroupRules:
-    """What a manager must know of its groups and of the cache that they are part of."""
-
-    groups: tuple[int, ...]
-    """Indices of the groups, all of one spec."""
-    block_size: int
-    """Tokens that a block covers over all ranks."""
-    hash_unit: int
-    """Tokens per prefix number."""
-    alignment: int
-    """Hits end on multiples of this many tokens."""
-    sub_block_hits: bool
-    """Hits may end inside a block; ``alignment`` is then the hash unit."""
-    drops: bool
-    """A draft model recomputes the last unit of a hit in these groups, so one more unit must be cached."""
-    retention: Retention
 
 
 def _entries_from(start: int, entries: Entries) -> Entries:
@@ -93,7 +74,7 @@ class SingleTypeKVCacheManager:
     @property
     def granularity(self) -> int:
         """Tokens between two neighbouring lengths at which a hit of these groups alone can end."""
-        fine = self.rules.sub_block_hits and self.spec.sub_block
+        fine = self.rules.sub_block_hits and self.spec.sub_block and not self.spec.state
         return self.rules.hash_unit if fine else self.block_size
 
     def lacking(self, path: IntArray, search: LiveSetSearch, start: int, end: int) -> np.ndarray:
@@ -105,8 +86,11 @@ class SingleTypeKVCacheManager:
             start: Tokens, a multiple of the granularity, as ``end``.
         """
         step = self.granularity
-        holes = [search.highest_missing(p) for p in range(start + step, end + 1, step)]
-        return (np.array(holes, np.int64) + 1) * self.units_per_block - 1
+        positions = np.arange(start + step, end + 1, step)
+        holes = np.array([search.highest_missing(p) for p in positions.tolist()], np.int64)
+        units = (holes + 1) * self.units_per_block - 1
+        # A block that the request does not fill can only be keyed at the length itself.
+        return np.where(units < len(path), units, positions // self.rules.hash_unit - 1)
 
     def live_part(self, hit: IntArray, num_tokens: int) -> IntArray:
         """``hit`` without the entries that nothing reads from ``num_tokens`` on."""
@@ -115,21 +99,38 @@ class SingleTypeKVCacheManager:
             live[entries.start : entries.stop] = True
         return np.where(live, hit, 0)
 
-    def is_stale(self, hit: IntArray, path: IntArray) -> bool:
-        """Whether a block of ``hit`` was reused since the look-up: it has no key on ``path`` any more."""
+    def is_stale(self, hit: IntArray, num_tokens: int, path: IntArray) -> bool:
+        """Whether a block of ``hit``, of ``num_tokens``, was reused since the look-up.
+
+        A block serves a hit only under the key of its place and of its group.
+        """
         entries, per_block = hit.shape[1], self.units_per_block
         if not entries:
             return False
-        expected = path if per_block == 1 else path[per_block - 1 : entries * per_block : per_block]
-        if len(expected) < entries:  # the last entry is partly filled
-            expected = np.append(expected, path[-1])
-        if self.pool.arrays.are_keyed_under(hit, expected):
+        expected = path if per_block == 1 else path[per_block - 1 : num_tokens // self.rules.hash_unit : per_block]
+        if num_tokens % self.block_size:
+            units = num_tokens // self.rules.hash_unit
+            expected = np.append(expected, path[units - 1 : units])
+        if len(expected) < entries:
+            return True
+        if self.pool.arrays.are_keyed_under(self.group_ids, hit, expected):
             return False
-        blocks = hit[:, hit[0] > 0]
-        expected = expected[:entries][hit[0] > 0]
-        other = blocks[self.pool.keys.number_of[blocks] != expected]
-        known = set(path.tolist())
-        return any(known.isdisjoint(self.pool.keys.of(block)) for block in other.tolist())
+        expected = expected[:entries]
+        other = (self.pool.keys.number_of[hit] != expected) | (self.pool.group_of[hit] != self.group_ids[:, None])
+        columns = np.flatnonzero((other & (hit > 0)).any(axis=0))
+        return any(self._is_stale_at(hit, j, num_tokens, path) for j in columns.tolist())
+
+    def _is_stale_at(self, hit: IntArray, entry: int, num_tokens: int, path: IntArray) -> bool:
+        """`is_stale` for one entry of ``hit``."""
+        end, units = (entry + 1) * self.units_per_block, num_tokens // self.rules.hash_unit
+        # The entry in which a hit ends may have the key of more of its tokens, unless it is a state.
+        numbers = path[end - 1 : end] if end <= units else path[units - 1 : units if self.spec.state else end]
+        chosen, keys = numbers.tolist(), self.pool.keys
+        return any(
+            self.pool.group_of[block] != group or not any(number in chosen for number in keys.of(block))
+            for group, block in zip(self.groups, hit[:, entry].tolist(), strict=True)
+            if block
+        )
 
     def is_too_fresh(self, hit: IntArray, num_tokens: int) -> bool:
         """Whether adopting ``hit``, of ``num_tokens``, would read what only this step's forward pass writes.
@@ -146,6 +147,23 @@ class SingleTypeKVCacheManager:
     def has_room(self, table: BlockTable, slots: int) -> bool:
         """Whether a running request needs no block for a step with slots for ``slots`` tokens."""
         return slots <= table.length * self.block_size and table.tail_to_copy < 0
+
+    def can_go_back(self, table: BlockTable, tokens_before: int, tokens_after: int) -> bool:
+        """Whether ``table`` still has what a step reads and the entries that it writes, if it starts below the end
+        of the last one.
+
+        Of a state, only that from which the last step started can be left, if that step ended in another block.
+        """
+        size, length = self.block_size, table.length
+        read = [*self.spec.live_blocks(tokens_before, size)]
+        if self.spec.state:
+            began, ended = table.ends
+            if read and (tokens_before != began or (began - 1) // size == (ended - 1) // size):
+                return False
+            written = [*self.spec.live_blocks(tokens_after, size)]
+        else:
+            written = [range(tokens_before // size, -(-tokens_after // size))]
+        return all(table.ids[:, part.start : min(part.stop, length)].all() for part in (*read, *written))
 
     def growth(
         self, table: BlockTable, adopted: int, tokens_before: int, tokens_after: int, slots: int, loads: bool
@@ -194,7 +212,7 @@ class SingleTypeKVCacheManager:
         table.resize(hit.shape[1])
         table.ids[:, : hit.shape[1]] = hit
         table.keyed = hit_tokens // self.block_size
-        self.pool.hold(hit)
+        self.pool.adopt(hit)
 
     def extend(
         self, table: BlockTable, rows: slice, growth: Growth, loaded: IntArray, fresh: IntArray, hit_tokens: int
@@ -209,6 +227,7 @@ class SingleTypeKVCacheManager:
 
         Returns:
             The entries added for the step's tokens, shaped (rows, entries), a copy of an adopted block in front.
+            It is no view of the table, whose entries change later.
         """
         table.resize(growth.length)
         added = table.ids[rows, growth.loaded_length : growth.length]
@@ -220,9 +239,11 @@ class SingleTypeKVCacheManager:
             fresh = fresh[:, 1:]
         if len(growth.fresh) == growth.length - growth.loaded_length:
             added[:] = fresh
+            if replaced is None and growth.fresh:
+                return fresh
         else:
             table.ids[rows, columns(growth.fresh)] = fresh
-        return added if replaced is None else np.concatenate((replaced[:, None], added), axis=1)
+        return added.copy() if replaced is None else np.concatenate((replaced[:, None], added), axis=1)
 
     def _make_private(self, table: BlockTable, rows: slice, copies: IntArray, hit_tokens: int) -> IntArray | None:
         """Copy-on-write: let the request write without changing blocks that others read.

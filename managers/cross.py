@@ -18,6 +18,9 @@ class CrossAttentionManager(SingleTypeKVCacheManager):
     def has_room(self, table: BlockTable, slots: int) -> bool:
         return True
 
+    def can_go_back(self, table: BlockTable, tokens_before: int, tokens_after: int) -> bool:
+        return True
+
     def growth(
         self, table: BlockTable, adopted: int, tokens_before: int, tokens_after: int, slots: int, loads: bool
     ) -> Growth:

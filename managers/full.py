@@ -80,11 +80,6 @@ class FullAttentionManager(SuffixManager):
     def no_work_until(self, table: BlockTable, keyed: int, tokens_after: int) -> int:
         return self._next_need(table, keyed)
 
-    def _key_units(self, units: np.ndarray, path_length: int) -> np.ndarray:
-        per_block = self.units_per_block
-        block_ends = (units // per_block + 1) * per_block - 1
-        return np.where(block_ends < path_length, block_ends, units)
-
     def register(self, table: BlockTable, path: IntArray, num_tokens: int, request: RetainedRequest) -> None:
         super().register(table, path, num_tokens, request)
         if self.rules.sub_block_hits and self.units_per_block > 1 and not table.tail_keyed:

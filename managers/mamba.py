@@ -23,10 +23,11 @@ class StateSearch(LiveSetSearch):
         stride = self.unit // manager.rules.hash_unit
         cached = CachedPrefix(manager.pool, manager.group_ids, path, stride)
         super().__init__(manager.spec, cached, manager.block_size, alignment, 0)
+        self.step = max(alignment // self.unit, 1)
 
     def at_most(self, limit: int) -> int:
         end = min(limit // self.unit, self.cached.num_entries)
-        return (self.cached.last_present(end, max(self.alignment // self.unit, 1)) + 1) * self.unit
+        return (self.cached.last_present(end, self.step) + 1) * self.unit
 
     def blocks(self, p: int) -> IntArray:
         table = np.zeros((self.cached.num_groups, -(-p // self.block_size)), np.int32)
@@ -56,6 +57,10 @@ class MambaManager(SuffixManager):
         if self.rules.sub_block_hits:
             self._register_tail(table, path, num_tokens, request)
 
+    @property
+    def granularity(self) -> int:
+        return self.rules.hash_unit if self.rules.sub_block_hits and self.spec.sub_block else self.block_size
+
     def _ends(self, table: BlockTable, start: int, full: int) -> list[int]:
         """The entries in ``[start, full)`` at whose end the last step began or ended, if they hold a state."""
         size, (began, ended) = self.block_size, table.ends
@@ -77,7 +82,7 @@ class MambaManager(SuffixManager):
     def _register_tail(self, table: BlockTable, path: IntArray, num_tokens: int, request: RetainedRequest) -> None:
         """Key the state at the prompt's last whole unit, if a step ended there; a copy keeps it."""
         unit, usable = self.rules.hash_unit, self._last_unit(request)
-        if num_tokens != usable * unit or not usable or table.ends[1] != num_tokens:
+        if num_tokens != usable * unit or not 0 < usable <= len(path) or table.ends[1] != num_tokens:
             return
         entry = (num_tokens - 1) // self.block_size
         if not table.ids[0, entry] or self.pool.keys.number_of[table.ids[0, entry]] == path[usable - 1]:

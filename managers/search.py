@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import lcm
+
 import numpy as np
 from mypy_extensions import mypyc_attr
 
@@ -25,13 +27,14 @@ class LiveSetSearch:
         self.spec = spec
         self.cached = cached
         self.block_size = block_size
-        self.alignment = alignment
+        self.alignment = lcm(alignment, block_size) if spec.state else alignment
         self.margin = margin
+        self._entries = -1
+        """Entries below this may be part of a hit, -1 if not known yet."""
 
     def at_most(self, limit: int) -> int:
         """The longest aligned ``p <= limit`` from which every group of the manager can resume."""
-        size, margin = self.block_size, self.margin
-        p = min(limit, self.cached.num_entries * size - margin)
+        size, margin, p = self.block_size, self.margin, self.highest(limit)
         while True:
             p -= p % self.alignment
             if p <= 0:
@@ -41,11 +44,20 @@ class LiveSetSearch:
                 return p
             p = missing * size - margin
 
+    def highest(self, limit: int) -> int:
+        """The highest ``p <= limit`` that needs no block that this prefix cannot fill."""
+        if self._entries < 0:
+            self._entries = min(self.cached.num_entries, (limit + self.margin) // self.block_size)
+        return min(limit, self._entries * self.block_size - self.margin)
+
     def highest_missing(self, p: int) -> int:
         """The highest block that a hit of ``p`` tokens would lack, or -1."""
         ranges = list(self.spec.live_blocks(p, self.block_size))
         if self.margin:
             ranges.append(range(p // self.block_size, (p + self.margin - 1) // self.block_size + 1))
+        end = max((r.stop for r in ranges), default=0)
+        if end > self.cached.num_entries:
+            return end - 1
         return max((self.cached.last_missing(r.start, r.stop) for r in ranges), default=-1)
 
     def blocks(self, p: int) -> IntArray:

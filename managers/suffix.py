@@ -22,8 +22,7 @@ class SuffixSearch(LiveSetSearch):
     spec: SuffixSpec
 
     def at_most(self, limit: int) -> int:
-        size, margin, cached = self.block_size, self.margin, self.cached
-        p = min(limit, cached.num_entries * size - margin)
+        size, margin, cached, p = self.block_size, self.margin, self.cached, self.highest(limit)
         while True:
             p -= p % self.alignment
             if p <= 0:
@@ -71,7 +70,10 @@ class SuffixManager(SingleTypeKVCacheManager):
 
     def _key_units(self, units: np.ndarray, path_length: int) -> np.ndarray:
         """The units whose keys must exist for hits that end on ``units``."""
-        return units
+        if self.spec.state:
+            return units
+        block_ends = (units // self.units_per_block + 1) * self.units_per_block - 1
+        return np.where(block_ends < path_length, block_ends, units)
 
     def no_work_until(self, table: BlockTable, keyed: int, tokens_after: int) -> int:
         limit = min(self._next_need(table, keyed), self._alive_until(table, tokens_after))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from kvhybrid.cache.request import Request
 from kvhybrid.cache.stats import MissCauses
 from kvhybrid.managers.arrays import IntArray
 
@@ -11,7 +12,7 @@ from kvhybrid.managers.arrays import IntArray
 
 
 class KVCacheBlocks:
-    """Block ids, one array per group; 0 is the null block."""
+    """Block ids, one array per group, as they were when a call answered; 0 is the null block."""
 
     def __init__(self, ids: tuple[IntArray, ...]) -> None:
         self.ids: Final = ids
@@ -44,6 +45,12 @@ class PrefixHit(KVCacheBlocks):
         """The group that limited the hit, if another could have given more."""
         self.by_manager: Final = by_manager
         """The same blocks by manager, shaped (groups, entries)."""
+        self.cache: object = None
+        """The cache manager that looked it up."""
+        self.request: Request | None = None
+        """The request that it was looked up for."""
+        self.tokens_asked = 0
+        """Tokens that the request had then."""
         self.causes: tuple[MissCauses, ...] | None = None
         """Per group, why tokens were not hit, if misses are tracked."""
 

@@ -8,4 +8,4 @@ class StaleHitError(ValueError):
 
 
 class ManagerError(RuntimeError):
-    """A single-type manager raised in the middle of a call, which was rolled back."""
+    """A manager, a spec, an order of reuse or a retention policy raised. The call was rolled back."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NoReturn
 
 from mypy_extensions import mypyc_attr
 
@@ -12,6 +12,7 @@ from kvhybrid.cache.config import CacheConfigError, KVCacheConfig
 from kvhybrid.cache.coordinators import get_kv_cache_coordinator
 from kvhybrid.cache.coordinators.allocation import NO_HEADROOM, Allocation, Headroom
 from kvhybrid.cache.coordinators.request_tables import RequestTables
+from kvhybrid.cache.counts import check_count, refuse_counts
 from kvhybrid.cache.events import CacheEvent
 from kvhybrid.cache.hashing import PrefixHasher
 from kvhybrid.cache.request import Request, RequestStatus
@@ -54,7 +55,8 @@ class KVCacheManager:
             max_model_len: Most tokens of a request, look-ahead included.
             max_in_flight_tokens: Most tokens of one request that are scheduled before its dead blocks are freed;
                 ``max_model_len`` by default.
-            watermark: Share of the pool that admissions leave free while other requests run, 0 to 1.
+            watermark: Share of the pool that admissions leave free while other requests run, 0 to 1; at 1 requests
+                are admitted one by one.
             retention_interval: Where window tails and states stay reusable. None: wherever a hit can end. 0: at
                 the prompt's end and at junctions. N: additionally every N tokens.
             retention: The retention policy: a registered name, ``module:Class``, or a callable that makes it.
@@ -66,8 +68,8 @@ class KVCacheManager:
         Raises:
             CacheConfigError: The configuration cannot work.
         """
-        if not 0.0 <= watermark < 1.0:
-            raise CacheConfigError(f"watermark = {watermark} must lie in [0, 1)")
+        if not 0.0 <= watermark <= 1.0:
+            raise CacheConfigError(f"watermark = {watermark} must lie in [0, 1]")
         if max_model_len < 1:
             raise CacheConfigError(f"max_model_len = {max_model_len} must be at least 1")
         self.config = config
@@ -83,6 +85,7 @@ class KVCacheManager:
             retention=retention,
             eviction=eviction,
         )
+        self._tables = self.coordinator.tables
         self.block_pool: BlockPool = self.coordinator.pool
         self.hash_unit = config.hash_unit
         self.hasher = PrefixHasher(self.hash_unit) if enable_caching else None
@@ -113,8 +116,9 @@ class KVCacheManager:
             The hit, its number of tokens, and the junction: how far some group could have gone beyond the hit.
 
         Raises:
-            ValueError: The request's keys are not of this cache's unit.
+            ValueError: The request's keys are not of this cache's unit, or another request of its id holds blocks.
         """
+        self._held_by(request)
         unit = self.hash_unit
         if self.enable_caching and request.hash_unit not in (None, unit):
             raise ValueError(
@@ -124,6 +128,7 @@ class KVCacheManager:
         if not self.enable_caching or request.skip_reading_prefix_cache:
             return ComputedBlocks(self.no_hit, 0, 0)
         hit = self.coordinator.find_longest_cache_hit(request, request.num_tokens - 1)
+        hit.cache, hit.request, hit.tokens_asked = self, request, request.num_tokens
         if self.coordinator.ledger is not None:
             hit.causes = self.coordinator.miss_causes(request, hit)
         return ComputedBlocks(hit, hit.num_tokens, hit.junction)
@@ -151,7 +156,8 @@ class KVCacheManager:
 
         Args:
             request: Running, or about to be admitted. Its ``num_computed_tokens`` are those before the step.
-            num_new_tokens: Tokens that the step computes, drafts included.
+            num_new_tokens: Tokens that the step computes, drafts included. Negative only to give up tokens beyond
+                the request's own.
             num_new_computed_tokens: Tokens of the hit to adopt: all of ``new_computed_blocks``, or 0 to adopt
                 nothing of it.
             new_computed_blocks: What the look-up of this request found, for an admission.
@@ -168,43 +174,68 @@ class KVCacheManager:
             Per group, the entries that this call appended for new and look-ahead tokens, null entries included.
 
         Raises:
-            ValueError: There is nothing to allocate and nothing to adopt, the hit does not fit the arguments or
-                this cache, or another request of this id holds blocks.
+            ValueError: There is nothing to allocate and nothing to adopt, a token count is negative or more than
+                there can be, the hit is not this request's, or another request of this id holds blocks. Also if
+                ``num_computed_tokens`` was lowered to where the request no longer holds what the step needs.
             StaleHitError: A block of the hit was reused since the look-up.
-            ManagerError: A single-type manager raised; the call was rolled back.
+            ManagerError: A plug-in raised; the call was rolled back.
         """
-        held = self.coordinator.tables.get(request.request_id)
+        held = self._tables.get(request.request_id)
+        start = request.num_computed_tokens
+        end = start + num_new_tokens
         # Most decode steps end here: no block is needed, dead or to be keyed before ``no_work_until``.
         if (
             held is not None
             and held.owner is request
-            and request.num_computed_tokens + num_new_tokens + num_lookahead_tokens <= held.no_work_until
+            and start == held.step_end
+            and end + num_lookahead_tokens <= held.no_work_until
             and request.status is RUNNING
             and num_new_tokens > 0
+            and num_lookahead_tokens >= 0
             and not num_external_computed_tokens
+            and not num_new_computed_tokens
         ):
+            held.step_end = end
             return self.no_blocks
+        if held is not None and held.owner is not request:
+            self._refuse_owner(request)
         if not (num_new_tokens or num_new_computed_tokens or num_external_computed_tokens):
             raise ValueError(f"request {request.request_id!r}: no tokens to allocate and none to adopt")
-        hit: PrefixHit | None = None
-        if held is None and num_new_computed_tokens:
-            hit = self._adoptable(request, num_new_computed_tokens, new_computed_blocks)
-        elif held is not None and held.owner is not request:
-            raise ValueError(
-                f"request {request.request_id!r}: another request of this id holds blocks; free it first"
-            )
-        longest, hit_tokens = self.max_model_len, hit.num_tokens if hit is not None else 0
-        before = min(request.num_computed_tokens + hit_tokens + num_external_computed_tokens, longest)
+        longest, loaded = self.max_model_len, num_external_computed_tokens
+        before = start + num_new_computed_tokens + loaded
         after = before + num_new_tokens
+        if (
+            start < 0  # written out, since every call passes here and min() makes a tuple
+            or num_new_computed_tokens < 0
+            or loaded < 0
+            or num_lookahead_tokens < 0
+            or num_encoder_tokens < 0
+            or reserved_blocks < 0
+            or request.num_in_flight_tokens < 0
+            or start > (held.step_end if held is not None else 0)
+            or (num_new_tokens < 0 and after < request.num_tokens)
+            or after > longest
+            or num_lookahead_tokens > longest
+            or num_encoder_tokens > request.num_encoder_tokens
+            or (num_new_computed_tokens and held is not None)
+        ):
+            computed = held.step_end if held is not None else 0
+            counts = (num_new_tokens, num_new_computed_tokens, loaded, num_lookahead_tokens, num_encoder_tokens)
+            refuse_counts(request, computed, longest, counts, reserved_blocks)
+        hit: PrefixHit | None = None
+        if held is None:
+            hit = self._hit_of(request, new_computed_blocks, num_new_computed_tokens)
         allocation = Allocation(
             before,
             after,
             min(after + num_lookahead_tokens, longest),
             0 if delay_cache_blocks else min(after, request.num_tokens),
-            hit_tokens,
-            held is None and num_external_computed_tokens > 0,
+            num_new_computed_tokens,
+            held is None and loaded > 0,
             num_encoder_tokens,
         )
+        if held is not None and start < held.step_end:
+            self.coordinator.check_going_back(held, allocation)
         headroom = NO_HEADROOM
         watermark = self.watermark_blocks if has_scheduled_reqs and request.status in ADMISSIBLE else 0
         if watermark or reserved_blocks or full_sequence_must_fit:
@@ -215,30 +246,65 @@ class KVCacheManager:
             self._collector.refused(answer)
             return None
         if held is None:
-            self._collector.admitted(request.num_tokens, hit_tokens, new_computed_blocks)
+            self._collector.admitted(request, num_new_computed_tokens, new_computed_blocks)
         return answer
 
-    def _adoptable(self, request: Request, num_tokens: int, hit: PrefixHit | None) -> PrefixHit:
-        """``hit``; ValueError unless it has ``num_tokens`` tokens and is of a cache with the same managers."""
-        if hit is None or hit.num_tokens != num_tokens:
+    def _held_by(self, request: Request) -> RequestTables | None:
+        """What ``request`` holds; ValueError if it is another request of its id that holds blocks."""
+        held = self._tables.get(request.request_id)
+        if held is not None and held.owner is not request:
+            self._refuse_owner(request)
+        return held
+
+    def _refuse_owner(self, request: Request) -> NoReturn:
+        raise ValueError(f"request {request.request_id!r}: another request of this id holds blocks; free it first")
+
+    def _hit_of(self, request: Request, found: PrefixHit | None, num_tokens: int) -> PrefixHit | None:
+        """The hit to adopt, of ``num_tokens``: ``found`` or nothing. ValueError if it is another look-up's."""
+        if (
+            found is not None
+            and found is not self.no_hit
+            and (found.request is not request or found.cache is not self)
+        ):
+            other = "cache" if found.cache is not self else "request"
+            raise ValueError(f"request {request.request_id!r}: new_computed_blocks is a hit of another {other}")
+        if not num_tokens:
+            return None
+        if found is None or found.num_tokens != num_tokens:
             raise ValueError(
                 f"request {request.request_id!r}: num_new_computed_tokens = {num_tokens}, "
-                f"new_computed_blocks is a hit of {hit.num_tokens if hit is not None else 0} tokens"
+                f"new_computed_blocks is a hit of {found.num_tokens if found is not None else 0} tokens"
             )
-        if len(hit.by_manager) != len(self.coordinator.managers):
-            raise ValueError(f"request {request.request_id!r}: new_computed_blocks is a hit of another cache")
-        return hit
+        return found
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
-        """Key the blocks that are full at ``num_computed_tokens``, when a load with delayed keys has finished."""
+        """Key the blocks that are full at ``num_computed_tokens``, when a load with delayed keys has finished.
+
+        Raises:
+            ValueError: The count is negative or more than the request has entries for, or another request of its
+                id holds blocks.
+        """
+        held = self._held_by(request)
+        most = held.step_end if held is not None else self.max_model_len
+        check_count(f"request {request.request_id!r}: num_computed_tokens", num_computed_tokens, most)
         self.coordinator.cache_blocks(request, num_computed_tokens)
 
     def free(self, request: Request) -> None:
-        """Free the blocks of ``request``, each group's tail first. They keep their keys until they are reused."""
+        """Free the blocks of ``request``, each group's tail first. They keep their keys until they are reused.
+
+        Raises:
+            ValueError: Another request of its id holds blocks.
+        """
+        self._held_by(request)
         self.coordinator.free(request)
 
     def pop_blocks_for_free(self, request: Request) -> RequestTables | None:
-        """End ``request`` but keep its blocks held until `free_blocks`, for a transfer that still reads them."""
+        """End ``request`` but keep its blocks held until `free_blocks`, for a transfer that still reads them.
+
+        Raises:
+            ValueError: Another request of its id holds blocks.
+        """
+        self._held_by(request)
         return self.coordinator.defer_free(request)
 
     def free_blocks(self, held: RequestTables) -> None:
@@ -252,6 +318,15 @@ class KVCacheManager:
     def new_step_starts(self) -> None:
         """Begin a scheduling step: states that the last one has keyed can be hit now."""
         self.coordinator.groups.new_step_starts()
+
+    def discard_step(self) -> None:
+        """Drop the keys that this step has given: its forward pass did not run, or failed.
+
+        Blocks get their keys when they are allocated, so without it later requests would hit what was not written.
+        Call it before the requests of the step are freed.
+        """
+        for pool in self.coordinator.pools:
+            pool.keys.drop(pool.keys.keyed_in_step())
 
     def take_copies(self) -> list[tuple[int, int]]:
         """The page copies (source, target) to run before the step's forward pass, group by group.
@@ -273,7 +348,10 @@ class KVCacheManager:
 
         Raises:
             BlockPoolError: One is outside of the pool.
+            ValueError: There is no such group.
         """
+        if group is not None:
+            check_count("group", group, len(self.config.groups) - 1)
         pool = self.block_pool if group is None else self.coordinator.groups.pool_of_group(group)
         pool.evict(block_ids)
 
@@ -291,11 +369,11 @@ class KVCacheManager:
     # ---- reading
 
     def get_block_ids(self, request_id: str) -> tuple[IntArray, ...]:
-        """The request's block table, one row of block ids per group; empty rows if it holds nothing."""
-        held = self.coordinator.tables.get(request_id)
+        """The request's block table now, one row of block ids per group; empty rows if it holds nothing."""
+        held = self._tables.get(request_id)
         if held is None:
             return self.no_hit.ids
-        return tuple(held.tables[c].row(i) for c, i in self.coordinator.place)
+        return tuple(held.tables[c].row(i).copy() for c, i in self.coordinator.place)
 
     def get_blocks(self, request_id: str) -> KVCacheBlocks:
         """As `get_block_ids`, in the form that `allocate_slots` returns."""
@@ -305,9 +383,14 @@ class KVCacheManager:
         """Per pool, the shared one first, the blocks that ``request`` takes until all its tokens are computed.
 
         It starts with a step of ``num_new_tokens`` and without a hit, as if it were not admitted yet.
+
+        Raises:
+            ValueError: ``num_new_tokens`` is negative or more than the longest request has, or another request of
+                its id holds blocks.
         """
-        after = min(num_new_tokens, self.max_model_len)
-        allocation = Allocation(0, after, after, 0, 0, False, request.num_encoder_tokens)
+        self._held_by(request)
+        check_count(f"request {request.request_id!r}: num_new_tokens", num_new_tokens, self.max_model_len)
+        allocation = Allocation(0, num_new_tokens, num_new_tokens, 0, 0, False, request.num_encoder_tokens)
         return self.coordinator.blocks_to_finish(request, allocation, min(request.num_tokens, self.max_model_len))
 
     def stats(self) -> CacheStats:

@@ -31,7 +31,7 @@ class MissCauses:
     no_room: int = 0
     """They were hit, but the request was admitted without: copying a shared block needs one more block."""
     opted_out: int = 0
-    """The request or the group does not read the cache."""
+    """The request or the group does not read the cache, or the request got them after its look-up."""
 
     def __iter__(self) -> Iterator[int]:
         return iter(_counts(self))
@@ -50,25 +50,16 @@ class MissCauses:
 _counts: Callable[[MissCauses], tuple[int, ...]] = attrgetter(*(field.name for field in fields(MissCauses)))
 
 
-@dataclass(frozen=True)
-class GroupStats:
-    """Stats of one cache group. Tokens and evictions are counted from the start, blocks at the moment."""
+@dataclass(frozen=True, kw_only=True)
+class LookupStats:
+    """What requests asked of one cache group and got, counted from the start."""
 
-    name: str
     tokens_asked: int
     """Tokens of the requests that were admitted."""
     tokens_hit: int
     """Tokens of the joint hits that were adopted: the same for every group of one cache."""
     tokens_own_hit: int
     """Tokens that this group alone could have given."""
-    blocks_live: int
-    """Blocks that requests hold."""
-    blocks_cached: int
-    """Blocks with a key, held or free."""
-    blocks_reusable: int
-    """Blocks with a key that no request holds: free, and can still be hit."""
-    evictions: int
-    """Blocks that lost their key to a new owner."""
     misses: MissCauses | None = None
     """Why tokens were not hit, if that is tracked: with the hits they add up to the tokens asked."""
 
@@ -81,13 +72,35 @@ class GroupStats:
         return self.tokens_own_hit / self.tokens_asked if self.tokens_asked else 0.0
 
     def metrics(self) -> dict[str, float]:
-        """``group/<name>/<metric>`` for trackers."""
-        values: dict[str, float] = {
+        return {
             "hit_rate": self.hit_rate,
             "own_hit_rate": self.own_hit_rate,
             "tokens_asked": self.tokens_asked,
             "tokens_hit": self.tokens_hit,
             "tokens_own_hit": self.tokens_own_hit,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupStats(LookupStats):
+    """Stats of one cache group: its look-ups at first admissions, and its blocks at the moment."""
+
+    name: str
+    readmitted: LookupStats
+    """The look-ups of requests that were admitted again, after a preemption."""
+    blocks_live: int
+    """Blocks that requests hold."""
+    blocks_cached: int
+    """Blocks with a key, held or free."""
+    blocks_reusable: int
+    """Blocks with a key that no request holds: free, and can still be hit."""
+    evictions: int
+    """Blocks that lost their key to a new owner, from the start."""
+
+    def metrics(self) -> dict[str, float]:
+        """``group/<name>/<metric>`` for trackers."""
+        values: dict[str, float] = {
+            **super().metrics(),
             "blocks_live": self.blocks_live,
             "blocks_cached": self.blocks_cached,
             "blocks_reusable": self.blocks_reusable,
@@ -95,6 +108,7 @@ class GroupStats:
         }
         if self.misses is not None:
             values.update({f"miss/{cause}": tokens for cause, tokens in self.misses.by_name().items()})
+        values.update({f"readmitted/{metric}": value for metric, value in self.readmitted.metrics().items()})
         return {f"group/{self.name}/{metric}": value for metric, value in values.items()}
 
 
@@ -114,8 +128,25 @@ class CacheStats:
     refusals_by_reason: Mapping[str, int] = field(default_factory=dict)
     """By the values of `kvhybrid.cache.coordinators.allocation.Refusal`."""
 
+    @property
+    def hit_rate(self) -> float:
+        """Share of the tokens asked at first admissions that the cache as a whole gave, 0 to 1."""
+        return max((group.hit_rate for group in self.groups), default=0.0)
+
+    @property
+    def readmitted_hit_rate(self) -> float:
+        """As `hit_rate`, of requests that were admitted again after a preemption."""
+        return max((group.readmitted.hit_rate for group in self.groups), default=0.0)
+
+    @property
+    def readmitted_tokens(self) -> int:
+        """Tokens that those requests asked for."""
+        return max((group.readmitted.tokens_asked for group in self.groups), default=0)
+
     def metrics(self) -> dict[str, float]:
         merged: dict[str, float] = {
+            "readmitted/hit_rate": self.readmitted_hit_rate,
+            "readmitted/tokens_asked": self.readmitted_tokens,
             "pool/usage": self.usage,
             "pool/blocks_free": self.blocks_free,
             "pool/num_blocks": self.num_blocks,

@@ -5,33 +5,58 @@ from __future__ import annotations
 from kvhybrid.cache.blocks import PrefixHit
 from kvhybrid.cache.coordinators import KVCacheCoordinator
 from kvhybrid.cache.coordinators.allocation import Refusal
-from kvhybrid.cache.stats import CacheStats, GroupStats, MissCauses
+from kvhybrid.cache.request import Request
+from kvhybrid.cache.stats import CacheStats, GroupStats, LookupStats, MissCauses
+
+
+class LookupSums:
+    """Sums over look-ups whose requests were admitted."""
+
+    def __init__(self, num_groups: int) -> None:
+        self.tokens_asked = self.tokens_hit = 0
+        self.tokens_own_hit = [0] * num_groups
+        self.misses = [MissCauses()] * num_groups
+
+    def add(self, num_tokens: int, hit_tokens: int, hit: PrefixHit | None, causes: bool) -> None:
+        """Of ``hit``, what a request of ``num_tokens`` looked up, it adopted ``hit_tokens``."""
+        self.tokens_asked += num_tokens
+        self.tokens_hit += hit_tokens
+        known = hit.causes if hit else None
+        given_up = hit.num_tokens - hit_tokens if hit else 0
+        unasked = num_tokens - (hit.tokens_asked if hit and known else hit_tokens + given_up)
+        for g in range(len(self.tokens_own_hit)):
+            self.tokens_own_hit[g] += hit.own_tokens[g] if hit else hit_tokens
+            if causes:
+                if known:
+                    self.misses[g] += known[g]
+                if given_up or unasked:
+                    self.misses[g] += MissCauses(no_room=given_up, opted_out=unasked)
+
+    def of_group(self, g: int, causes: bool) -> LookupStats:
+        return LookupStats(
+            tokens_asked=self.tokens_asked,
+            tokens_hit=self.tokens_hit,
+            tokens_own_hit=self.tokens_own_hit[g],
+            misses=self.misses[g] if causes else None,
+        )
 
 
 class StatsCollector:
-    """Sums up tokens, by group, and refusals, by reason; block counts are read from the pools when asked for."""
+    """Sums up look-ups, by group, and refusals, by reason; block counts are read from the pools when asked for."""
 
     def __init__(self, coordinator: KVCacheCoordinator) -> None:
         self._coordinator = coordinator
-        num_groups = len(coordinator.config.groups)
-        self._tokens_asked = 0
-        self._tokens_hit = 0
-        self._tokens_own_hit = [0] * num_groups
-        self._misses = [MissCauses()] * num_groups
+        self._first = LookupSums(len(coordinator.config.groups))
+        self._readmitted = LookupSums(len(coordinator.config.groups))
         self._refusals = dict.fromkeys([reason.value for reason in Refusal], 0)
 
-    def admitted(self, num_tokens: int, hit_tokens: int, hit: PrefixHit | None) -> None:
-        """A request of ``num_tokens`` was admitted; of ``hit``, its look-up's, it adopted ``hit_tokens``."""
-        self._tokens_asked += num_tokens
-        self._tokens_hit += hit_tokens
-        causes = self._coordinator.ledger is not None
-        for g in range(len(self._tokens_own_hit)):
-            self._tokens_own_hit[g] += hit.own_tokens[g] if hit else hit_tokens
-            if causes:
-                known = hit.causes[g] if hit and hit.causes else None
-                self._misses[g] += known or MissCauses(opted_out=num_tokens - hit_tokens)
-                if hit and known and hit.num_tokens > hit_tokens:
-                    self._misses[g] += MissCauses(no_room=hit.num_tokens - hit_tokens)
+    def admitted(self, request: Request, hit_tokens: int, hit: PrefixHit | None) -> None:
+        """``request`` was admitted; of ``hit``, its look-up's, it adopted ``hit_tokens``.
+
+        After a preemption it finds blocks that it computed itself, which says nothing of what requests share.
+        """
+        sums = self._readmitted if request.num_preemptions else self._first
+        sums.add(request.num_tokens, hit_tokens, hit, self._coordinator.ledger is not None)
 
     def refused(self, reason: Refusal) -> None:
         """A request got no slots."""
@@ -39,21 +64,19 @@ class StatsCollector:
 
     def stats(self) -> CacheStats:
         """The stats at this moment, per group and for the shared pool."""
-        coordinator = self._coordinator
+        coordinator, causes = self._coordinator, self._coordinator.ledger is not None
         groups: list[GroupStats] = []
         for g, group in enumerate(coordinator.config.groups):
             live, cached, reusable, evictions = coordinator.groups.pool_of_group(g).counts[:, g].tolist()
             groups.append(
                 GroupStats(
                     name=group.name,
-                    tokens_asked=self._tokens_asked,
-                    tokens_hit=self._tokens_hit,
-                    tokens_own_hit=self._tokens_own_hit[g],
+                    **vars(self._first.of_group(g, causes)),
+                    readmitted=self._readmitted.of_group(g, causes),
                     blocks_live=live,
                     blocks_cached=cached,
                     blocks_reusable=reusable,
                     evictions=evictions,
-                    misses=self._misses[g] if coordinator.ledger else None,
                 )
             )
         pool = coordinator.pool

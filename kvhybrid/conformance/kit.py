@@ -15,6 +15,7 @@ from kvhybrid.conformance.laws import CHECK as LIVE_SET
 from kvhybrid.conformance.laws import check_live_set
 from kvhybrid.conformance.oracle import CHECK as HITS
 from kvhybrid.conformance.pages import NAME, PAGE, VALUE, check_name, check_page, check_value
+from kvhybrid.conformance.records import CHECK as RECORDS
 from kvhybrid.conformance.shrink import Failing, shrink
 from kvhybrid.conformance.stage import Tally
 from kvhybrid.conformance.subject import Subject, spec_text
@@ -30,7 +31,7 @@ Result = TypeVar("Result")
 Check: TypeAlias = Callable[[KVCacheSpec], Result]
 LONGEST = 90
 """Actions per scenario."""
-PLAYED = (MANAGER, HITS, INVARIANTS, EXCEPTIONS)
+PLAYED = (MANAGER, HITS, INVARIANTS, RECORDS, EXCEPTIONS)
 """The checks that every step of the traffic is subject to."""
 
 
@@ -127,6 +128,7 @@ def _traffic(subject: Subject, seed: int, count: int) -> Iterator[Finding]:
     yield Finding(MANAGER, f"{_twins(subject)}: {count} scenarios, {total.calls:,} calls", True)
     yield Finding(HITS, f"equal brute force: {total.lookups:,} look-ups, {total.hits:,} of them with a hit", True)
     yield Finding(INVARIANTS, f"hold after every call, {total.refusals:,} refusals among them", True)
+    yield Finding(RECORDS, "causes add up, events give the cached keys, evictions are timed", True)
     yield Finding(EXCEPTIONS, "none", True)
 
 

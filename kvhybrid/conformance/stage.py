@@ -9,6 +9,7 @@ from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.conformance.invariants import check_backed, check_invariants
 from kvhybrid.conformance.oracle import check_hit
+from kvhybrid.conformance.records import Records
 from kvhybrid.scenarios.form import ScenarioStep
 from kvhybrid.scenarios.player import STARTING, Answer, Player
 from kvhybrid.scheduling.chunking import PrefillChunking
@@ -33,7 +34,8 @@ class Tally:
 
 
 class Stage:
-    """Plays the steps of a scenario on ``manager``, and checks the invariants and its answers against brute force.
+    """Plays the steps of a scenario on ``manager``, and checks its answers against brute force, the invariants and
+    its records.
 
     ``steps`` collects the played steps as a scenario. Subclasses extend `check`.
     """
@@ -42,6 +44,7 @@ class Stage:
         self.player = Player(manager)
         self.manager = manager
         self.steps: list[ScenarioStep] = []
+        self.records = Records(manager)
         self.tally = Tally()
         self.looked_up: tuple[str, Answer] | None = None
         """If the last call was a look-up, its request and answer, whose hit can be adopted now."""
@@ -155,8 +158,9 @@ class Stage:
             check_hit(self.manager, self.requests[step["request"]], answer)
 
     def check_state(self, step: ScenarioStep, answer: Answer) -> None:
-        """Check the invariants, and the blocks of a granted step."""
+        """Check the invariants, the records, and the blocks of a granted step."""
         check_invariants(self.manager)
+        self.records.check()
         if "new_blocks" in answer:
             request = self.requests[step["request"]]
             end = request.num_computed_tokens

@@ -58,11 +58,15 @@ def draw_config(spec: KVCacheSpec, name: str, rng: Random) -> Config:
         config["watermark"] = 0.1
     if not caching:
         return {**config, "enable_caching": False}
+    units = [unit for unit in range(1, spec.block_size) if spec.block_size % unit == 0]
+    if spec.sub_block and units and rng.random() < 0.4:
+        config["groups"] = [group, *_neighbours_inside(spec, rng)]
+        config["hash_block_size"] = rng.choice(units)
     if rng.random() < 0.4:
-        common = lcm(*(int(group["block_size"]) for group in groups))
+        common = lcm(*(int(group["block_size"]) for group in config["groups"]))
         config["retention_interval"] = rng.choice((0, common, 2 * common))
     if rng.random() < 0.25:
-        drafts = [g for g in range(len(groups)) if rng.random() < 0.6]
+        drafts = [g for g in range(len(config["groups"])) if rng.random() < 0.6]
         config["eagle"] = drafts or [0]
     return config
 
@@ -84,6 +88,12 @@ def _neighbours(spec: KVCacheSpec, rng: Random) -> list[dict[str, Any]]:
         alike = spec.state or spec.sub_block or rng.random() < 0.5
         choices.append({"spec": "mamba", "block_size": size if alike else 2 * size})
     return rng.sample(choices, max(rng.choice((0, 0, 1, 1, 2)), int(needs_one)))
+
+
+def _neighbours_inside(spec: KVCacheSpec, rng: Random) -> list[dict[str, Any]]:
+    """Groups of built-in specs that let a hit end inside a block of ``spec``."""
+    state = {"spec": "mamba", "block_size": spec.block_size * rng.randint(1, 2)}
+    return [state, *rng.choice(([], [{"spec": "full", "block_size": spec.block_size * rng.randint(1, 2)}]))]
 
 
 # ---- the requests

@@ -60,7 +60,7 @@ def _draw_rates(axes: Axes, history: History, summary: RunSummary) -> None:
     for place, (names, kind, course) in enumerate(lines):
         width = max(5.5 - 2 * place, 1.5)  # so that lines that coincide are all visible
         axes.plot(steps, course, color=colours[kind], linewidth=width, label=f"{names} alone")
-    joint = [100 * max((g.hit_rate for g in point.cache.groups), default=0.0) for point in history.points]
+    joint = [100 * point.cache.hit_rate for point in history.points]
     axes.plot(steps, joint, color=INK, linewidth=1.2, linestyle=(0, (4, 2)), label="joint hit of all groups")
     axes.set_ylim(0, 103)
     axes.set_ylabel("hit rate so far, %", color=INK)

@@ -53,8 +53,7 @@ class Progress:
         """Show the progress after a step."""
         self._tokens += stats.num_scheduled_tokens
         rate = self._tokens / max(perf_counter() - self._began, 1e-9)
-        hit_rate = max((group.hit_rate for group in stats.cache.groups), default=0.0)
-        figures = f"{rate:,.0f} computed tokens/s  {hit_rate:.1%} hit"
+        figures = f"{rate:,.0f} computed tokens/s  {stats.cache.hit_rate:.1%} hit"
         self._bar.update(self._task, completed=num_finished, figures=figures)
         if self._plain and num_finished * PLAIN_LINES >= self._next_line * self._num_requests:
             print(f"  step {stats.step}: {num_finished} requests done, {figures}", file=sys.stderr)

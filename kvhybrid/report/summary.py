@@ -55,8 +55,8 @@ class RunSummary:
 
     @property
     def hit_rate(self) -> float:
-        """Share of the prompt tokens that came from the cache, 0 to 1."""
-        return max((group.hit_rate for group in self.cache.groups), default=0.0)
+        """Share of the prompt tokens that came from the cache at first admissions, 0 to 1."""
+        return self.cache.hit_rate
 
     def figures(self) -> dict[str, Any]:
         """A flat mapping of metrics, for trackers."""

@@ -54,6 +54,11 @@ def print_run(summary: RunSummary) -> None:
         f"pool of {summary.cache.num_blocks:,} blocks: refused {summary.cache.refusals:,} times, "
         f"preempted {summary.preemptions:,} times"
     )
+    if summary.cache.readmitted_tokens:
+        print(
+            f"after preemptions: {summary.cache.readmitted_tokens:,} tokens asked for again, "
+            f"{summary.cache.readmitted_hit_rate:.1%} of them from the cache; the rates above do not count these"
+        )
     if summary.quality is not None:
         print(
             f"{summary.quality.bits_per_byte:.3f} bits per byte of {summary.quality.bytes:,} bytes of text, "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from itertools import count
 from typing import Any
 
 from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
@@ -124,8 +125,9 @@ def cache_config(config: Mapping[str, Any]) -> KVCacheConfig:
     )
 
 
-def build_manager(config: Mapping[str, Any]) -> KVCacheManager:
-    """Build the cache manager for a scenario's ``config``."""
+def build_manager(config: Mapping[str, Any], watched: bool = False) -> KVCacheManager:
+    """Build the cache manager for a scenario's ``config``; if ``watched``, it records causes, events and residency."""
+    ticks = count()
     settings = {**DEFAULTS, **config}
     groups = cache_config(config)
     if settings["eviction"] not in orders:
@@ -142,6 +144,9 @@ def build_manager(config: Mapping[str, Any]) -> KVCacheManager:
             watermark=settings["watermark"],
             retention_interval=settings["retention_interval"],
             eviction=settings["eviction"],
+            track_misses=watched,
+            record_events=watched,
+            residency_clock=(lambda: float(next(ticks))) if watched else None,
         )
     except ValueError as error:
         raise ScenarioError(f"config: {error}") from None

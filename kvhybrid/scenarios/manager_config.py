@@ -47,7 +47,7 @@ def config_of(manager: KVCacheManager) -> dict[str, Any]:
 def _watermark(manager: KVCacheManager) -> float:
     """A share that comes to as many blocks as the manager's."""
     blocks = manager.watermark_blocks
-    return (blocks + 0.5) / manager.config.num_blocks if blocks else 0.0
+    return min((blocks + 0.5) / manager.config.num_blocks, 1.0) if blocks else 0.0
 
 
 def _eviction(manager: KVCacheManager) -> str:

@@ -196,6 +196,12 @@ class RecordingManager(KVCacheManager):
         self._recorder.write({"do": "new_step"})
         super().new_step_starts()
 
+    def discard_step(self) -> None:
+        blocks = self.block_pool.keys.keyed_in_step().tolist()
+        if blocks:
+            self._recorder.write({"do": "evict", "blocks": blocks})
+        super().discard_step()
+
     def release_copies(self) -> None:
         # Only releasing the blocks of copies changes the state; taking the copies does not.
         copies = [list(pair) for pair in self.take_copies()]

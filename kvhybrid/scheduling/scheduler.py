@@ -54,17 +54,29 @@ class Scheduler(BaseScheduler):
             max_num_seqs=max_num_seqs,
             end_token_ids=end_token_ids,
         )
+        self._unfinished: dict[str, Request] = {}
+        """Every request in ``waiting`` and ``running``, by id."""
         self._chunking = (
             PrefillChunking(cache.config, cache.coordinator.alignment) if cache.enable_caching else None
         )
         self._lone_refusal: tuple[str, int] | None = None
 
+    def add_request(self, request: Request) -> None:
+        if request.request_id in self._unfinished:
+            raise ValueError(f"request id {request.request_id!r} is taken by an unfinished request")
+        super().add_request(request)
+        self._unfinished[request.request_id] = request
+
     def schedule(self) -> SchedulerOutput:
         self.cache.new_step_starts()
         step = _Step(self.max_batched_tokens)
-        self._schedule_running(step)
-        if not step.preempted:
-            self._admit_waiting(step)
+        try:
+            self._schedule_running(step)
+            if not step.preempted:
+                self._admit_waiting(step)
+        except BaseException:
+            self._give_up_step()
+            raise
         return SchedulerOutput(
             tuple(step.scheduled),
             tuple(self.cache.take_copies()),
@@ -76,45 +88,55 @@ class Scheduler(BaseScheduler):
     def update_from_output(
         self, output: SchedulerOutput, sampled: Mapping[str, int], failed: Sequence[str] = ()
     ) -> tuple[str, ...]:
-        self.cache.release_copies()
-        scheduled = output.scheduled
-        if failed:
-            scheduled = tuple(item for item in scheduled if item.request.request_id not in failed)
+        finished: list[str] = []
+        try:
+            self.cache.release_copies()
             for request_id in failed:
                 self._end_failed(request_id)
-        finished: list[str] = []
-        for request, start, num_tokens, samples in scheduled:
-            request.num_computed_tokens = start + num_tokens
-            if samples:
-                token = sampled[request.request_id]
-                request.append_output_token_ids((token,))
-                if self._is_finished(request, token):
-                    request.status = RequestStatus.FINISHED
-                    self.cache.free(request)
-                    finished.append(request.request_id)
+            for request, start, num_tokens, samples in output.scheduled:
+                if failed and request.request_id in failed:
+                    continue
+                request.num_computed_tokens = start + num_tokens
+                if samples:
+                    token = sampled[request.request_id]
+                    request.append_output_token_ids((token,))
+                    if self._is_finished(request, token):
+                        self._finish(request)
+                        finished.append(request.request_id)
+        except BaseException:
+            self._give_up_step()
+            raise
         if finished:
             self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
         return tuple(finished)
 
     def discard_output(self, output: SchedulerOutput) -> None:
-        """Undo a step whose forward pass failed: preempt all requests and remove all keys.
+        """Undo a step whose forward pass failed: its requests wait to be recomputed, and the blocks that it should
+        have written lose their keys."""
+        self._give_up_step()
 
-        Blocks get their keys when they are scheduled, so the failed step has left keys on unwritten blocks.
-        """
+    def _give_up_step(self) -> None:
+        """Remove the keys of unwritten blocks and preempt all requests."""
+        self.cache.discard_step()
         self.cache.release_copies()
+        if self.waiting:
+            self.cache.free(self.waiting[0])  # it may have been admitted half-way
+        self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
         while self.running:
             self._preempt_newest()
-        self.cache.reset_prefix_cache()
+
+    def _finish(self, request: Request) -> None:
+        """``request`` has ended: free its blocks."""
+        request.status = RequestStatus.FINISHED
+        self._unfinished.pop(request.request_id, None)
+        self.cache.free(request)
 
     def abort(self, request_id: str) -> None:
-        for request in (*self.running, *self.waiting):
-            if request.request_id == request_id:
-                if request.status is RequestStatus.RUNNING:
-                    self.cache.free(request)
-                    self.running.remove(request)
-                else:
-                    self.waiting.remove(request)
-                request.status = RequestStatus.FINISHED
+        request = self._unfinished.get(request_id)
+        if request is not None:
+            queue = self.running if request.status is RequestStatus.RUNNING else self.waiting
+            queue.remove(request)
+            self._finish(request)
 
     def _end_failed(self, request_id: str) -> None:
         """Drop a running request and every key of its prefix, whichever request computed the block."""
@@ -204,12 +226,12 @@ class Scheduler(BaseScheduler):
 
     def _preempt_newest(self) -> Request:
         request = self.running.pop()
-        self.cache.free(request)
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
         request.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting.appendleft(request)
+        self.cache.free(request)
         return request
 
     def _note_lone_refusal(self, request: Request) -> None:
@@ -223,7 +245,7 @@ class Scheduler(BaseScheduler):
     def _refuse(self, request: Request) -> None:
         """Permanently drop the request at the head of the queue."""
         self.waiting.popleft()
-        request.status = RequestStatus.FINISHED
+        self._finish(request)
         needed = self.cache.blocks_to_finish(request, self._num_step_tokens(request, 0, self.max_batched_tokens))
         usable = [pool.num_blocks - 1 for pool in self.cache.coordinator.pools]
         short = [pair for pair in zip(needed, usable, strict=True) if pair[0] > pair[1]]

@@ -68,8 +68,8 @@ class SchedulerSettings:
     def __post_init__(self) -> None:
         at_least("scheduler.max_batched_tokens", self.max_batched_tokens, 1)
         at_least("scheduler.max_num_seqs", self.max_num_seqs, 1)
-        if not 0 <= self.watermark < 1:
-            raise ValueError(f"scheduler.watermark must lie in [0, 1), found {self.watermark}")
+        if not 0 <= self.watermark <= 1:
+            raise ValueError(f"scheduler.watermark must lie in [0, 1], found {self.watermark}")
         if self.max_model_len is not None:
             at_least("scheduler.max_model_len", self.max_model_len, 1)
 

@@ -11,7 +11,7 @@ from mypy_extensions import mypyc_attr
 from numpy.typing import NDArray
 
 from kvhybrid.managers.arrays import EMPTY, IntArray
-from kvhybrid.managers.eviction.base import ReuseOrder
+from kvhybrid.managers.eviction.base import BlockInfo, ReuseOrder
 
 MANY: Final = 4096
 """Stale entries of runs are dropped only if there are more entries than this."""
@@ -25,8 +25,9 @@ class LRU(ReuseOrder):
     costs nothing. Runs that have lost no blocks are popped as slices, without checks.
     """
 
-    def __init__(self, release_of: NDArray[np.int64]) -> None:
-        super().__init__(release_of)
+    def __init__(self, blocks: BlockInfo) -> None:
+        super().__init__(blocks)
+        self.release_of = blocks.release_of
         self._runs: deque[tuple[int, IntArray]] = deque()
         self._holed: set[int] = set()
         """The releases whose runs have lost blocks."""

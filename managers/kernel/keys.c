@@ -244,14 +244,15 @@ PyObject *forget(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 PyObject *are_keyed_under(BlockArrays *self, PyObject *const *args, Py_ssize_t count)
 {
     Arguments a;
-    if (open_arguments(args, count, "rv", &a) < 0)
+    if (open_arguments(args, count, "vrv", &a) < 0)
         return NULL;
-    Ints *ids = &a.ints[0], *numbers = &a.ints[1];
-    int ok = covers(numbers, 0, ids->columns) && are_blocks(self, ids), same = 1;
+    Ints *groups = &a.ints[0], *ids = &a.ints[1], *numbers = &a.ints[2];
+    int ok = are_groups(self, groups, ids->rows, 0) && covers(numbers, 0, ids->columns) && are_blocks(self, ids);
+    int same = 1;
     for (Py_ssize_t i = 0; ok && same && i < ids->rows; i++)
         for (Py_ssize_t j = 0; same && j < ids->columns; j++) {
             int32_t b = AT(ids, i, j);
-            same = !b || BLOCK(self, b).number == AT(numbers, 0, j);
+            same = !b || (BLOCK(self, b).number == AT(numbers, 0, j) && BLOCK(self, b).group == AT(groups, 0, i));
         }
     close_arguments(&a);
     return ok ? PyBool_FromLong(same) : NULL;

@@ -356,10 +356,12 @@ class BlockArrays:
             self._ahead[first] = 0 if before == first else before
         return False
 
-    def are_keyed_under(self, ids: IntArray, numbers: IntArray) -> bool:
-        """Whether every block in column ``j`` has the (longest) key ``numbers[j]``."""
+    def are_keyed_under(self, groups: IntArray, ids: IntArray, numbers: IntArray) -> bool:
+        """Whether every block ``ids[i, j]`` has the (longest) key ``numbers[j]`` in ``groups[i]``."""
         rows = np.atleast_2d(ids)
-        return bool(((rows == 0) | (self._number_of[rows] == numbers[: rows.shape[1]])).all())
+        keyed = self._number_of[rows] == numbers[: rows.shape[1]]
+        in_group = self._group_of[rows] == groups[: len(rows), None]
+        return bool(((rows == 0) | (keyed & in_group)).all())
 
     # ---- look-ups: entry j of a prompt is cached if every group has a block for numbers[j]
 

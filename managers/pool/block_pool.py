@@ -9,7 +9,7 @@ import numpy as np
 from mypy_extensions import mypyc_attr
 
 from kvhybrid.managers.arrays import EMPTY, IntArray
-from kvhybrid.managers.eviction.base import MakeOrder
+from kvhybrid.managers.eviction.base import BlockInfo, MakeOrder, ReuseOrder, ReuseOrderError
 from kvhybrid.managers.eviction.lru import LRU
 from kvhybrid.managers.kernel import put_span
 from kvhybrid.managers.kernel.plain import BLOCK, CACHED, COUNTS, EVICTIONS, LIVE, REUSABLE
@@ -51,9 +51,11 @@ class BlockPool:
         self._stack = np.zeros(num_blocks, np.int32)
         self._stacked = 0
         self._next_unused = 1
+        self.info = BlockInfo(self.release_of, self.group_of, self.keys.number_of)
+        """What the order of reuse is told."""
         self._make_order = order
         self._releases = 0
-        self._order = order(self.release_of)
+        self._use_order(order(self.info))
 
     @property
     def observers(self) -> tuple[PoolObserver, ...]:
@@ -143,9 +145,12 @@ class BlockPool:
 
     def _reuse(self, count: int) -> IntArray:
         """``count`` cached blocks, in the order of reuse. They lose their keys."""
-        ids = self._order.pop(count)
-        if len(ids) != count:
-            raise BlockPoolError(f"{type(self._order).__name__}.pop({count}) gave {len(ids)} blocks")
+        try:
+            ids = self._order.pop(count)
+            if type(self._order) is not LRU:
+                ids = self._checked(ids, count)
+        except Exception as error:
+            raise self._order_failed(error) from error
         if self._observers.of_evicted:
             lost = ids[self.keys.number_of[ids] > 0]
             groups = self.group_of[lost]
@@ -153,6 +158,43 @@ class BlockPool:
                 observer.evicted(lost, groups)
         self.keys.drop(ids, for_reuse=True)
         return ids
+
+    def _checked(self, found: Sequence[int] | IntArray, count: int) -> IntArray:
+        """``found``, the ``count`` blocks that a plug-in's order gave, as block ids."""
+        ids = np.asarray(found)
+        if ids.shape != (count,):
+            raise ValueError(f"pop({count}) gave {ids.size} blocks")
+        if ids.dtype.kind not in "iu":
+            raise TypeError(f"pop({count}) gave {ids.tolist()}; accepted: integers")
+        is_block = (ids > 0) & (ids < self.num_blocks)
+        if not is_block.all() or len(np.unique(ids)) < count or not self.release_of[ids].all():
+            raise ValueError(f"pop({count}) gave {ids.tolist()}; accepted: blocks of the order, each once")
+        return ids.astype(np.int32)
+
+    def _order_failed(self, error: Exception) -> ReuseOrderError:
+        """The error that names the order and what it raised. The pool goes on in order of release."""
+        kind: type[object] = type(self._order)
+        self._use_order(LRU(self.info))
+        for release in np.unique(self.release_of[self.release_of > 0]).tolist():
+            self._order.append(np.flatnonzero(self.release_of == release).astype(np.int32), release)
+        found = ReuseOrderError(
+            f"the order of reuse {kind.__module__}.{kind.__qualname__} raised {type(error).__name__}: {error}"
+        )
+        found.__cause__ = error  # compiled, "raise … from …" does not set it
+        return found
+
+    def _use_order(self, order: ReuseOrder) -> None:
+        self._order = order
+        self._order_counts_hits = type(order).hit is not ReuseOrder.hit
+
+    def adopt(self, hit: IntArray) -> None:
+        """`hold` the blocks of ``hit``, and tell the order of reuse."""
+        if self._order_counts_hits:
+            try:
+                self._order.hit(hit[hit > 0])
+            except Exception as error:
+                raise self._order_failed(error) from error
+        self.hold(hit)
 
     def hold(self, ids: IntArray) -> None:
         """Add a reference to each of ``ids``, which are held or cached. Null entries are skipped.
@@ -171,9 +213,13 @@ class BlockPool:
             )
         if count:
             free = freed[:count]
-            self._order.remove(free, self.release_of[free])
+            releases = self.release_of[free]
             self.release_of[free] = 0
             self.num_free -= count
+            try:
+                self._order.remove(free, releases)
+            except Exception as error:
+                raise self._order_failed(error) from error
             for observer in self._observers.of_held:
                 observer.held(free)
 
@@ -197,10 +243,12 @@ class BlockPool:
         if height < 0:
             self._refuse_release(ids.ravel())
         self._stacked = height
-        if num_cached:
-            cached = cached[:num_cached]
-            self._order.append(cached, self._releases)
         self.num_free += height - before + num_cached
+        if num_cached:
+            try:
+                self._order.append(cached[:num_cached], self._releases)
+            except Exception as error:
+                raise self._order_failed(error) from error
         for observer in self._observers.of_freed:
             observer.freed(np.concatenate((self._stack[before:height][::-1], cached[:num_cached])))
 
@@ -233,7 +281,7 @@ class BlockPool:
         queue = np.array(self.free_queue(), np.int32)
         self._push_all(queue)
         self.release_of[:] = 0
-        self._order = self._make_order(self.release_of)
+        self._use_order(self._make_order(self.info))
         self.keys.drop_all()
         return True
 
@@ -253,4 +301,4 @@ class BlockPool:
     def free_queue(self) -> list[int]:
         """All free blocks, the one reused next first."""
         stack: list[int] = self._stack[: self._stacked][::-1].tolist()
-        return [*stack, *range(self._next_unused, self.num_blocks), *self._order]
+        return [*stack, *range(self._next_unused, self.num_blocks), *map(int, self._order)]

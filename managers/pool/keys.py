@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from mypy_extensions import mypyc_attr
 from numpy.typing import NDArray
 
-from kvhybrid.managers.arrays import IntArray
+from kvhybrid.managers.arrays import EMPTY, IntArray
 from kvhybrid.managers.kernel import BlockArrays, merge_equal_rows
 from kvhybrid.managers.kernel.plain import CACHED, EVICTIONS, LIVE, REUSABLE, BlockRecords
 from kvhybrid.managers.pool.observer import PoolObserver
+
+MANY: Final = 256
+"""Arrays of blocks that are kept before they are merged."""
 
 
 @mypyc_attr(native_class=False)  # an exception cannot be one
@@ -49,6 +53,8 @@ class BlockKeys:
         """Per group and number, the irregular blocks behind the first."""
         self._more_numbers: dict[int, list[int]] = {}
         """The other numbers of each block that has several."""
+        self.noted: list[IntArray] = []
+        """The blocks that got a key in this step, null entries among them; whoever starts a step empties it."""
 
     # ---- looking
 
@@ -69,6 +75,21 @@ class BlockKeys:
         """By prefix number, whether some block is keyed under it."""
         return np.asarray(self.index.any(axis=0))
 
+    # ---- the current step
+
+    def keyed_in_step(self) -> IntArray:
+        """The blocks that got a key in this step: only its forward pass writes them."""
+        if not self.noted:
+            return EMPTY
+        every: IntArray = np.unique(np.concatenate([ids.ravel() for ids in self.noted]))
+        return every[every > 0]
+
+    def _note(self, ids: IntArray) -> None:
+        """Remember that ``ids`` got a key in this step."""
+        self.noted.append(ids)
+        if len(self.noted) > MANY:
+            self.noted = [self.keyed_in_step()]
+
     # ---- giving keys
 
     def grow(self, numbers: int) -> None:
@@ -86,6 +107,9 @@ class BlockKeys:
 
     def register_rows(self, groups: IntArray, ids: IntArray, numbers: IntArray) -> None:
         """`register` for several groups: row ``i`` of ``ids`` is of ``groups[i]``. Null entries are skipped."""
+        self.noted.append(ids)
+        if len(self.noted) > MANY:
+            self.noted = [self.keyed_in_step()]
         stored = np.zeros(ids.shape, np.int32) if self.observers else None
         if not self.arrays.register_rows(groups, ids, numbers, stored):
             for group, row in zip(groups.tolist(), ids.tolist(), strict=True):
@@ -98,6 +122,7 @@ class BlockKeys:
     def register_shorter(self, group: int, block: int, number: int) -> None:
         """Key ``block`` also under a prefix shorter than the one that it has, which stays its longest."""
         longest = int(self.number_of[block])
+        self._note(np.array([block], np.int32))
         self._register_one(group, block, number)
         if longest and longest != number and int(self.number_of[block]) == number:
             self._more_numbers[block].remove(longest)
@@ -170,6 +195,7 @@ class BlockKeys:
             raise BlockPoolError(f"block {target} has keys already; it cannot take those of block {source}")
         group = int(self._group_of[source])
         numbers = self.of(source)
+        self._note(np.array([target], np.int32))
         for number in numbers:
             self._make_irregular(group, number)
             if int(self.index[group, number]) == source:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from kvhybrid.managers import registry
 from kvhybrid.managers.arrays import int_array
-from kvhybrid.managers.base import GroupRules, SingleTypeKVCacheManager
+from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.pool.block_pool import BlockPool
 from kvhybrid.managers.retention.base import Retention
+from kvhybrid.managers.rules import GroupRules
 from kvhybrid.managers.table import BlockTable
 from kvhybrid.specs import (
     ChunkedLocalAttentionSpec,

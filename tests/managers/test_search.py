@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvhybrid.managers.arrays import int_array
-from kvhybrid.managers.base import GroupRules, SingleTypeKVCacheManager
+from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.pool.block_pool import BlockPool
 from kvhybrid.managers.registry import manager_of
 from kvhybrid.managers.retention.base import Retention
+from kvhybrid.managers.rules import GroupRules
 from kvhybrid.managers.search import LiveSetSearch
 from kvhybrid.specs import (
     AttentionSpec,

@@ -65,7 +65,7 @@ def test_its_spec_is_listed(installed: Path, tmp_path: Path) -> None:
 def test_its_spec_and_manager_keep_the_contract(installed: Path, tmp_path: Path) -> None:
     out = kvhybrid(installed, tmp_path, "check-spec", "kvhybrid_landmark.spec:LandmarkSpec", "--count", "40")
     lines = out.splitlines()
-    assert len(lines) == 9
+    assert len(lines) == 10
     assert all(line.startswith("✓") for line in lines)
     assert "answers and state equal the generic manager's: 40 scenarios" in out
 

@@ -23,6 +23,7 @@ from kvhybrid.cache.stats import MissCauses
 from kvhybrid.managers.arrays import EMPTY, IntArray
 from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.eviction import orders
+from kvhybrid.managers.eviction.base import ReuseOrderError
 from kvhybrid.managers.pool.observer import PoolObserver
 from kvhybrid.managers.prefix.index import PrefixIndex, PrefixPath
 from kvhybrid.managers.retention import retention_policies
@@ -67,6 +68,8 @@ class KVCacheCoordinator:
         self.managers, self.pools, self.place = self.groups.managers, self.groups.pools, self.groups.place
         self.pool = self.pools[0]
         self.index = PrefixIndex(room=max(1 << 16, 4 * config.num_blocks))
+        for pool in self.pools:
+            pool.info.index = self.index
         self.tables: dict[str, RequestTables] = {}
         """By request id, what every request holds."""
         self.deferred: list[RequestTables] = []
@@ -177,7 +180,7 @@ class KVCacheCoordinator:
 
         Raises:
             StaleHitError: A block of ``hit`` was reused since the look-up.
-            ManagerError: A single-type manager raised; the call was rolled back.
+            ManagerError: A plug-in raised; the call was rolled back.
         """
         mark(self.groups, held)
         try:
@@ -186,8 +189,11 @@ class KVCacheCoordinator:
             return self._continue(request, held, allocation, headroom)
         except StaleHitError:
             raise
-        except Exception as error:
-            raise self._rolled_back(request, held, error, f", {allocation}") from error
+        except BaseException as error:
+            self._roll_back(request, held)
+            if not isinstance(error, Exception):
+                raise
+            raise self._manager_error(error, f"request {request.request_id!r}, {allocation}") from error
 
     def _admit(
         self, request: Request, hit: PrefixHit | None, allocation: Allocation, headroom: Headroom
@@ -197,7 +203,7 @@ class KVCacheCoordinator:
         hits: Sequence[IntArray] | None = None
         if hit is not None:
             hits = hit.by_manager
-            if self.groups.are_stale(hits, self.numbers(request)):
+            if self.groups.are_stale(hits, allocation.hit_tokens, self.numbers(request)):
                 raise StaleHitError(f"request {request.request_id!r}: the hit is out of date; look it up again")
             if self.groups.are_too_fresh(hits, allocation.hit_tokens):
                 return Refusal.NOT_WRITTEN_YET
@@ -215,6 +221,17 @@ class KVCacheCoordinator:
             self._settle(held, request, allocation)
             return self.no_blocks
         return self._grow(request, held, None, allocation, headroom)
+
+    def check_going_back(self, held: RequestTables, allocation: Allocation) -> None:
+        """ValueError if a step that starts below the end of the last one needs what ``held`` no longer has."""
+        g = self.groups.lacking_group(held, allocation)
+        if g is not None:
+            group = self.config.groups[g]
+            raise ValueError(
+                f"request {held.owner.request_id!r}: num_computed_tokens went back from {held.step_end} to "
+                f"{allocation.tokens_before}, and group {group.name!r} ({group.spec.kind}) no longer has the "
+                "blocks that this step needs; free the request and admit it again"
+            )
 
     def _grow(
         self,
@@ -258,6 +275,7 @@ class KVCacheCoordinator:
                 held.keys_from = keyable - keyable % self.hash_unit + self.hash_unit
             if after >= request.num_prompt_tokens:
                 held.no_work_until = self.groups.no_work_until(held, keyable, after)
+        held.step_end = after
 
     # ---- keys
 
@@ -265,7 +283,7 @@ class KVCacheCoordinator:
         """Key the blocks that are full at ``num_tokens``, if the request holds any.
 
         Raises:
-            ManagerError: A single-type manager raised; the call was rolled back.
+            ManagerError: A plug-in raised; the call was rolled back.
         """
         held = self.tables.get(request.request_id)
         if held is None:
@@ -273,8 +291,11 @@ class KVCacheCoordinator:
         mark(self.groups, held)
         try:
             self._key(held, request, num_tokens)
-        except Exception as error:
-            raise self._rolled_back(request, held, error) from error
+        except BaseException as error:
+            self._roll_back(request, held)
+            if not isinstance(error, Exception):
+                raise
+            raise self._manager_error(error, f"request {request.request_id!r}") from error
 
     def _key(self, held: RequestTables, request: Request, num_tokens: int) -> None:
         if self.events is not None:
@@ -328,27 +349,42 @@ class KVCacheCoordinator:
     def _release(self, held: RequestTables) -> None:
         try:
             self.groups.release(held)
-        except Exception as error:
+        except BaseException as error:
             recount(self.groups, self._holders())
+            if not isinstance(error, Exception):
+                raise
             raise self._manager_error(error, f"free of request {held.owner.request_id!r}") from error
 
-    # ---- failures of single-type managers
+    # ---- failures of plug-ins
 
     def _holders(self) -> list[RequestTables]:
         """All that hold blocks: requests, and those that have ended but whose blocks are still read."""
         return [*self.tables.values(), *self.deferred]
 
-    def _rolled_back(
-        self, request: Request, held: RequestTables | None, error: Exception, details: str = ""
-    ) -> ManagerError:
+    def _roll_back(self, request: Request, held: RequestTables | None) -> None:
         if held is None:
             self.tables.pop(request.request_id, None)
         go_back(self.groups, held, self._holders())
-        return self._manager_error(error, f"request {request.request_id!r}{details}")
 
     def _manager_error(self, error: Exception, where: str) -> ManagerError:
-        kinds = ", ".join(sorted({f"{type(m).__name__} ({m.spec.kind})" for m in self.managers}))
-        what = f"{type(error).__name__}: {error}"
-        found = ManagerError(f"{where}: one of the managers {kinds} raised {what}; the call was rolled back")
+        if isinstance(error, ReuseOrderError):
+            what = str(error)
+        else:
+            what = f"{self._raiser(error)} raised {type(error).__name__}: {error}"
+        found = ManagerError(f"{where}: {what}; the call was rolled back")
         found.__cause__ = error  # compiled, "raise … from …" does not set it
         return found
+
+    def _raiser(self, error: Exception) -> str:
+        """The plug-in whose code raised: the innermost part on the way to ``error`` that is not ours."""
+        parts: dict[int, str] = {id(self.retention): "retention policy"}
+        for manager in self.managers:
+            parts[id(manager)], parts[id(manager.spec)] = f"manager of {manager.spec.kind!r},", "spec"
+        found, trace = "", error.__traceback__
+        while trace is not None:
+            owner = trace.tb_frame.f_locals.get("self")
+            if id(owner) in parts and not type(owner).__module__.startswith("kvhybrid."):
+                found = f"the {parts[id(owner)]} {type(owner).__module__}.{type(owner).__qualname__}"
+            trace = trace.tb_next
+        kinds = ", ".join(sorted({f"{type(m).__name__} ({m.spec.kind})" for m in self.managers}))
+        return found or f"one of the managers {kinds}"

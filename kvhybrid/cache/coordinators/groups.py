@@ -12,13 +12,15 @@ from kvhybrid.cache.blocks import KVCacheBlocks
 from kvhybrid.cache.config import KVCacheConfig
 from kvhybrid.cache.coordinators.allocation import Allocation
 from kvhybrid.cache.coordinators.request_tables import RequestTables
+from kvhybrid.cache.request import Request
 from kvhybrid.managers.arrays import IntArray
-from kvhybrid.managers.base import GroupRules, SingleTypeKVCacheManager
+from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.eviction.base import MakeOrder
 from kvhybrid.managers.growth import Growth
 from kvhybrid.managers.pool.block_pool import BlockPool
 from kvhybrid.managers.registry import manager_of
 from kvhybrid.managers.retention.base import Retention
+from kvhybrid.managers.rules import GroupRules
 
 NO_ROWS: Final[IntArray] = np.zeros((1, 0), np.int32)
 
@@ -77,6 +79,7 @@ class Groups:
         """For every manager, whether its blocks hold the encoder's tokens."""
         self.taken: list[list[IntArray]] = [[] for _ in self.pools]
         """Per pool, the blocks that the current call has taken from it."""
+        self._keys = [pool.keys for pool in self.pools]
         self.batches = self._batches()
         """The groups in index order, as runs of neighbours in one manager: (manager, its rows)."""
         self._shares = [
@@ -109,14 +112,15 @@ class Groups:
         """Free the blocks that no token from ``settled`` on reads."""
         spans = [manager.dead(table, settled) for manager, table in held.pairs]
         if any(spans):
+            self._releases_for(held.owner, is_end=False)
             for c, rows in self.batches:
                 if spans[c]:
                     self.managers[c].drop(held.tables[c], rows, spans[c])
 
-    def are_stale(self, hits: Sequence[IntArray], numbers: IntArray) -> bool:
-        """Whether some block of ``hits``, on the path of ``numbers``, was reused since they were looked up."""
+    def are_stale(self, hits: Sequence[IntArray], num_tokens: int, numbers: IntArray) -> bool:
+        """Whether some block of ``hits``, of ``num_tokens`` on path ``numbers``, was reused since the look-up."""
         for c, manager in enumerate(self.managers):  # noqa: SIM110, a generator would double the cost
-            if manager.is_stale(hits[c], numbers):
+            if manager.is_stale(hits[c], num_tokens, numbers):
                 return True
         return False
 
@@ -133,6 +137,13 @@ class Groups:
             if not manager.has_room(table, slots):
                 return False
         return True
+
+    def lacking_group(self, held: RequestTables, allocation: Allocation) -> int | None:
+        """The first group that lacks blocks for a step that starts below the end of the last one, if any."""
+        for manager, table in held.pairs:
+            if not manager.can_go_back(table, allocation.tokens_before, allocation.tokens_after):
+                return manager.groups[0]
+        return None
 
     def growths(
         self, held: RequestTables, hits: Sequence[IntArray] | None, allocation: Allocation
@@ -222,9 +233,11 @@ class Groups:
 
     def new_step_starts(self) -> None:
         """What the last step has keyed can be hit now."""
-        for manager in self.managers:
-            if manager.written_from:
-                manager.written_from.clear()
+        for keys in self._keys:
+            if keys.noted:
+                keys.noted = []
+                for manager in self.managers:
+                    manager.written_from.clear()
 
     def pending_copies(self) -> list[tuple[int, int]]:
         """Group by group, (source, target) of the copies that have not run, oldest first."""
@@ -247,12 +260,19 @@ class Groups:
                     ends.extend(chain.from_iterable(self.managers[c].pending_copies[i]))
                     self.managers[c].pending_copies[i].clear()
             if ends:
+                pool.info.request = None
                 pool.release(np.array(ends, np.int32))
 
     # ---- freeing, dropping keys
 
+    def _releases_for(self, request: Request, is_end: bool) -> None:
+        """Let orders of reuse know whose blocks they get."""
+        for pool in self.pools:
+            pool.info.request, pool.info.is_end = request, is_end
+
     def release(self, held: RequestTables) -> None:
         """Release every block of ``held``, each group's tail first."""
+        self._releases_for(held.owner, is_end=True)
         for c, rows in self.batches:
             self.managers[c].release(held.tables[c], rows)
 

@@ -7,7 +7,7 @@ from mypy_extensions import mypyc_attr
 from kvhybrid.cache.blocks import PrefixHit
 from kvhybrid.cache.coordinators.base import KVCacheCoordinator
 from kvhybrid.cache.request import Request
-from kvhybrid.managers.arrays import IntArray
+from kvhybrid.managers.arrays import IntArray, read_only
 from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.search import LiveSetSearch
 
@@ -63,7 +63,8 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         nothing = self.no_hit.by_manager
         if not p:
             return nothing
-        return tuple([searches[c].blocks(p) if c in searches else none for c, none in enumerate(nothing)])
+        found = {c: read_only(search.blocks(p)) for c, search in searches.items()}
+        return tuple([found.get(c, none) for c, none in enumerate(nothing)])
 
     def keyed_tokens(self, manager: SingleTypeKVCacheManager, num_tokens: int) -> int:
         """Only up to a length at which a hit can end, and the margin above it that a draft model needs."""

@@ -23,5 +23,7 @@ class RequestTables:
         """Prefix units that the ledger of misses knows to be computed."""
         self.keys_from = 0
         """No block can get a key before the sequence has this many tokens: keys end on whole units."""
+        self.step_end = 0
+        """Tokens that have entries after the last step, look-ahead not counted."""
         self.no_work_until = -1
         """Decode steps that end at or below this many tokens neither free, need nor key a block."""

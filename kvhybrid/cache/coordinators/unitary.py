@@ -7,6 +7,7 @@ from mypy_extensions import mypyc_attr
 from kvhybrid.cache.blocks import PrefixHit
 from kvhybrid.cache.coordinators.base import KVCacheCoordinator
 from kvhybrid.cache.request import Request
+from kvhybrid.managers.arrays import read_only
 from kvhybrid.managers.base import SingleTypeKVCacheManager
 
 
@@ -17,7 +18,7 @@ class UnitaryKVCacheCoordinator(KVCacheCoordinator):
     def find_longest_cache_hit(self, request: Request, limit: int) -> PrefixHit:
         search = self.managers[0].search(self.numbers(request))
         p = search.at_most(limit)
-        blocks = search.blocks(p)
+        blocks = read_only(search.blocks(p))
         return PrefixHit((blocks[0],), p, 0, (p,), None, (blocks,))
 
     def keyed_tokens(self, manager: SingleTypeKVCacheManager, num_tokens: int) -> int:

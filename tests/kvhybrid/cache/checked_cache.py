@@ -17,7 +17,6 @@ from kvhybrid.conformance.traffic import Traffic
 from kvhybrid.scenarios.form import ScenarioStep
 from kvhybrid.scenarios.player import STARTING, Answer
 from tests.kvhybrid.cache.contents import Contents, Scheduled
-from tests.kvhybrid.cache.records import Replay, assert_causes_add_up, assert_evictions_are_timed
 from tests.kvhybrid.cache.snapshots import (
     APART,
     Snapshot,
@@ -35,7 +34,6 @@ class CheckedCache(Stage):
     def __init__(self, manager: KVCacheManager) -> None:
         super().__init__(manager)
         self.contents = Contents(manager)
-        self.replay = Replay(manager)
         self.seen: set[str] = set()
         """What happened at all, for the statistics of a test."""
         self._loads_from: dict[str, int] = {}
@@ -77,13 +75,7 @@ class CheckedCache(Stage):
         elif step["do"] == "append":
             added = sum(count for _, count in step["tokens"])
             self.contents.accept(request, request.num_tokens - added, min(computed, request.num_tokens))
-        self.check_records()
         return answer
-
-    def check_records(self) -> None:
-        self.replay.catch_up()
-        assert_causes_add_up(self.manager)
-        assert_evictions_are_timed(self.manager)
 
     # ---- what happened, for subclasses
 
@@ -161,7 +153,7 @@ def play(cache: CheckedCache, seed: int, actions: int) -> None:
     """Random traffic, wound up; Hypothesis is told what happened."""
     traffic = Traffic(cache, Random(seed))
     traffic.run(actions)
-    cache.check_records()
-    assert not any(cache.replay.keys)
+    cache.records.check()
+    assert not any(cache.records.keys)
     for seen in sorted(cache.seen):
         event(seen)

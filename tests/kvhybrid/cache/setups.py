@@ -125,7 +125,8 @@ def features(draw: st.DrawFn, watched: bool = True) -> Features:
         context_parallel=ranks,
     )
     common = config.scheduler_block_size
-    intervals = st.sampled_from([None, None, 0, common, 2 * common])
+    thinned = any(spec.retained for spec in specs)
+    intervals = st.sampled_from([None, None, 0, *((common, 2 * common) if thinned else ())])
     return Features(
         config,
         max_in_flight_tokens=draw(st.sampled_from([None, 16])),

@@ -112,14 +112,14 @@ def serve(manager: KVCacheManager, requests: Sequence[tuple[KeyedRequest, Iterat
 @pytest.mark.parametrize(
     ("model", "watched", "measured"),
     [
-        ("llama", False, 8268),
-        ("gemma3", False, 13827),
-        ("jamba", False, 12723),
-        ("llama4", False, 13291),
-        ("llama", True, 10353),
-        ("gemma3", True, 20004),
-        ("jamba", True, 17362),
-        ("llama4", True, 17691),
+        ("llama", False, 8821),
+        ("gemma3", False, 14512),
+        ("jamba", False, 13391),
+        ("llama4", False, 13956),
+        ("llama", True, 10936),
+        ("gemma3", True, 20926),
+        ("jamba", True, 17993),
+        ("llama4", True, 18479),
     ],
 )
 def test_a_request_takes_so_much_bytecode_however_long_its_prompt(
@@ -205,7 +205,7 @@ def test_an_admission_takes_no_reference_to_a_key() -> None:
 # ---- decode steps
 
 
-@pytest.mark.parametrize(("model", "measured"), [("llama", 3600), ("gemma3", 5512), ("jamba", 5725)])
+@pytest.mark.parametrize(("model", "measured"), [("llama", 3944), ("gemma3", 5868), ("jamba", 6075)])
 def test_sixteen_decode_steps_take_so_much_bytecode(model: str, measured: int) -> None:
     manager = manager_of(MODELS[model], 10_000)
     keys = keys_of("r", 200)
@@ -229,7 +229,7 @@ def test_a_step_inside_its_block_takes_a_few_comparisons() -> None:
         decode(manager, request, iter(keys[100:]))
     with counting() as count:
         manager.allocate_slots(request, 1)
-    assert count.opcodes < 60
+    assert count.opcodes < 75
 
 
 # ---- the joint hit in its worst order

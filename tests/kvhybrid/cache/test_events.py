@@ -14,9 +14,10 @@ from kvhybrid.cache.extra_keys import LoRA, MediaItem
 from kvhybrid.cache.hashing import ROOT
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request, RequestStatus
+from kvhybrid.conformance.records import Records, keys_in_pools
 from kvhybrid.specs import FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 from tests.kvhybrid.cache.checked_cache import CheckedCache, play
-from tests.kvhybrid.cache.records import Replay, assert_event_is_true, keys_in_pools, rehash
+from tests.kvhybrid.cache.records import assert_event_is_true, rehash
 from tests.kvhybrid.cache.setups import Features, features
 
 FULL = FullAttentionSpec(block_size=4)
@@ -160,13 +161,13 @@ def test_a_key_that_moves_to_the_producer_s_copy_is_no_event() -> None:
     manager = sub_block_manager()
     request = request_of(manager, 30)
     request.num_prompt_tokens = 14
-    replay = Replay(manager)
+    records = Records(manager)
     for new in (8, 4):
         manager.new_step_starts()
         manager.allocate_slots(request, new)
         request.num_computed_tokens += new
     request.status = RequestStatus.RUNNING
-    replay.catch_up()
+    records.check()
     before = keys_in_pools(manager)
     manager.new_step_starts()
     manager.allocate_slots(request, 2)
@@ -246,6 +247,6 @@ def test_events_rebuild_the_keys_after_every_call(setup: Features, seed: int, ac
     play(cache, seed, actions)
     unit = cache.manager.config.hash_unit
     by_key = {key: request for request in cache.requests.values() for key in request.block_hashes}
-    for _, block in cache.replay.blocks:
+    for _, block in cache.records.blocks:
         assert_event_is_true(block, by_key[block.key], unit)
-    event(f"{len(cache.replay.blocks) // 50 * 50} blocks stored or more")
+    event(f"{len(cache.records.blocks) // 50 * 50} blocks stored or more")

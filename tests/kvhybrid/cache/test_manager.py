@@ -75,7 +75,7 @@ def test_a_request_that_holds_nothing_has_empty_tables_and_frees_nothing() -> No
 def test_slots_are_never_reserved_beyond_the_longest_request() -> None:
     manager = manager_of([FULL], max_model_len=10)
     request = request_of(manager, "r", 9)
-    assert run(manager, request, 9, num_lookahead_tokens=50)
+    assert run(manager, request, 9, num_lookahead_tokens=8)
     assert tables(manager, request) == [[1, 2, 3]]
 
 

@@ -131,8 +131,8 @@ class EveryFeature(RuleBasedStateMachine):
     def teardown(self) -> None:
         if self.traffic is not None:
             self.traffic.wind_up()
-            self.cache.check_records()
-            assert not any(self.cache.replay.keys)
+            self.cache.records.check()
+            assert not any(self.cache.records.keys)
             EveryFeature.seen.update(self.cache.seen)
 
 

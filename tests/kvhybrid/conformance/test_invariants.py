@@ -43,7 +43,8 @@ def manager() -> KVCacheManager:
 
 def put(manager: KVCacheManager, group: int, entry: int, block: int) -> None:
     """Another block in the table of ``b``, with references to match."""
-    row = manager.get_block_ids("b")[group]
+    c, i = manager.coordinator.place[group]
+    row = manager.coordinator.tables["b"].tables[c].row(i)
     manager.block_pool.release(row[entry : entry + 1].copy())
     manager.block_pool.refs[block] += block > 0
     row[entry] = block

@@ -36,7 +36,7 @@ METHODS = {
     "release": "rVnVn",
     "register_rows": "vrvR",
     "forget": "vRn",
-    "are_keyed_under": "rv",
+    "are_keyed_under": "vrv",
     "first_missing": "vvnn",
     "last_missing": "vvnn",
     "last_present": "vvnn",

@@ -94,7 +94,8 @@ def look(arrays: plain.BlockArrays, step: int, start: int, end: int) -> list[obj
             arrays.last_present(chosen, path, step, end),
             arrays.last_run(chosen, path, step, end),
             arrays.count_free(int_array(range(BLOCKS))),
-            arrays.are_keyed_under(out, path),
+            arrays.are_keyed_under(chosen, out, path),
+            arrays.are_keyed_under(int_array(range(len(groups))), out, path),
             out.tolist(),
         ]
     return found

@@ -76,7 +76,7 @@ CALLS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "release": ("rVnVn", (int_array([0]), np.zeros(BLOCKS, np.int32), 0, np.zeros(1, np.int32), 1)),
     "register_rows": ("vrvR", (int_array([0]), ids, number, np.zeros((1, 2), np.int32))),
     "forget": ("vRn", (ids, np.zeros((2, 2), np.int32), 0)),
-    "are_keyed_under": ("rv", (ids, number)),
+    "are_keyed_under": ("vrv", (int_array([0]), ids, number)),
     "first_missing": ("vvnn", (int_array([0]), number, 0, 2)),
     "last_missing": ("vvnn", (int_array([0]), number, 0, 2)),
     "last_present": ("vvnn", (int_array([0]), number, 1, 2)),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kvhybrid.managers.arrays import int_array
+from kvhybrid.managers.eviction.base import ReuseOrderError
 from kvhybrid.managers.eviction.lru import LRU
 from kvhybrid.managers.pool.block_pool import BlockPool, BlockPoolError
 from tests.counting import counting
@@ -495,7 +496,7 @@ def test_an_order_that_gives_too_few_blocks_is_named_and_no_block_is_given_twice
     held = pool.take(5)
     pool.keys.register(0, held[:4], ids(1, 2, 3, 4))
     pool.release(held)
-    with pytest.raises(BlockPoolError, match=r"Short\.pop\(3\) gave 1 blocks"):
+    with pytest.raises(ReuseOrderError, match=r"test_block_pool\.Short raised ValueError: pop\(3\) gave 1 blocks"):
         pool.take(6)
     assert pool.num_free == 7
     assert not pool.refs.any()

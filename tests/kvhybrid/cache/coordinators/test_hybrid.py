@@ -319,7 +319,8 @@ def test_a_configuration_that_cannot_work_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"watermark": 1.0}, "watermark = 1.0"),
+        ({"watermark": 1.01}, "watermark = 1.01"),
+        ({"watermark": float("nan")}, "watermark = nan"),
         ({"watermark": -0.1}, "watermark = -0.1"),
         ({"max_model_len": 0}, "max_model_len = 0"),
         ({"retention_interval": 6}, "retention_interval = 6"),

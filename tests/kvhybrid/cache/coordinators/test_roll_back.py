@@ -17,6 +17,7 @@ from kvhybrid.cache.errors import ManagerError, StaleHitError
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.conformance.invariants import check_invariants
+from kvhybrid.conformance.records import Records
 from kvhybrid.managers.arrays import int_array
 from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.pool.block_pool import BlockPool, BlockPoolError
@@ -24,7 +25,6 @@ from kvhybrid.scenarios.form import ScenarioStep
 from kvhybrid.scenarios.player import Answer
 from kvhybrid.specs import CrossAttentionSpec, FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 from tests.kvhybrid.cache.checked_cache import CheckedCache, play
-from tests.kvhybrid.cache.records import Replay
 from tests.kvhybrid.cache.setups import Features, features
 from tests.kvhybrid.cache.snapshots import Snapshot, snapshot
 
@@ -127,12 +127,13 @@ def hit_of(manager: KVCacheManager, num_tokens: int) -> int:
 
 @pytest.mark.parametrize("after", [False, True], ids=["before its work", "after its work"])
 @pytest.mark.parametrize("method", COMMITTING)
-def test_a_failed_step_names_request_managers_and_mistake(method: str, after: bool) -> None:
+def test_a_failed_step_names_request_plug_in_and_mistake(method: str, after: bool) -> None:
     manager, mistake = manager_of([FULL, WINDOW])
     run(manager, request_of(manager, "first", 12), 12)
     mistake.plan(method, 1, after)
     with pytest.raises(
-        ManagerError, match=r"request 'second'.*PlugIn \(full\).*MistakeError: .*rolled back"
+        ManagerError,
+        match=r"request 'second'.* manager of 'full', tests\..*PlugIn raised MistakeError: .*rolled back",
     ) as error:
         run(manager, request_of(manager, "second", 24), 12)
     assert isinstance(error.value.__cause__, MistakeError)
@@ -296,13 +297,13 @@ def test_a_failed_step_in_private_pools_gives_back_to_each() -> None:
 
 def test_events_still_rebuild_the_cache_after_a_failed_step() -> None:
     manager, mistake = manager_of([FULL, WINDOW])
-    replay = Replay(manager)
+    records = Records(manager)
     run(manager, request_of(manager, "first", 12), 12)
     for method in COMMITTING:
         mistake.plan(method, 2, True)
         with pytest.raises(ManagerError):
             run(manager, request_of(manager, method, 24), 12)
-        replay.catch_up()
+        records.check()
 
 
 # ---- a manager that raises, anywhere in random traffic
@@ -335,7 +336,7 @@ class FaultyCache(CheckedCache):
         event(f"{self.mistake.method} raised {type(error).__name__}")
         note(f"{self.mistake.method}: {error}")
         check_invariants(self.manager)
-        self.check_records()
+        self.records.check()
         after = snapshot(self.manager)
         assert isinstance(error, ManagerError) == (self.mistake.method != "search"), (
             "a look-up has nothing to undo"

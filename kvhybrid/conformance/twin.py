@@ -110,8 +110,8 @@ class Twins(Stage):
 def with_generic_managers(manager: KVCacheManager, kinds: Set[str]) -> KVCacheManager:
     """``manager``, which must be empty, with the generic single-type manager for every spec of ``kinds``.
 
-    The generic manager only keys whole blocks, so a manager with hits inside blocks is kept: only brute force checks
-    it.
+    The generic manager only keys whole blocks, so a manager with hits inside blocks is kept and checked only by
+    brute force.
     """
     managers = manager.coordinator.managers
     for c, own in enumerate(managers):

@@ -126,7 +126,7 @@ def cache_config(config: Mapping[str, Any]) -> KVCacheConfig:
 
 
 def build_manager(config: Mapping[str, Any], watched: bool = False) -> KVCacheManager:
-    """Build the cache manager for a scenario's ``config``; if ``watched``, it records causes, events and residency."""
+    """Build the manager for a scenario's ``config``; if ``watched``, it records causes, events and residency."""
     ticks = count()
     settings = {**DEFAULTS, **config}
     groups = cache_config(config)

@@ -75,7 +75,7 @@ static inline int32_t number_at(BlockArrays *self, Ints *numbers, Py_ssize_t j)
 
 static inline void refuse_block(BlockArrays *self, int32_t id)
 {
-    PyErr_Format(PyExc_IndexError, "block %d is not of this pool of %zd", id, self->num_blocks);
+    PyErr_Format(PyExc_IndexError, "block %d is not in this pool of %zd blocks", id, self->num_blocks);
 }
 
 static inline int are_blocks(BlockArrays *self, Ints *ids)

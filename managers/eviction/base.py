@@ -1,4 +1,4 @@
-"""The contract of this folder: the order in which cached free blocks are reused."""
+"""The interface of orders of reuse: the order in which cached free blocks are reused."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class BlockInfo:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ReuseOrder(ABC):
-    """Holds the free blocks that still have a key. Blocks without one are reused before any of these.
+    """Holds the free blocks that still have a key. Blocks without a key are reused before any of these.
 
-    All calls are batches of block ids. The pool never appends a block that is in the order already, and never
+    All calls take batches of block ids. The pool never appends a block that is already in the order, and never
     removes one that is not.
     """
 
@@ -57,16 +57,17 @@ class ReuseOrder(ABC):
 
     @abstractmethod
     def append(self, ids: IntArray, release: int) -> None:
-        """Add ``ids``, freed by the release of this number; releases count up from 1. Of blocks that are otherwise
-        equal, the first is to be reused first. `BlockInfo.request` says who released them."""
+        """Add ``ids``, freed by release number ``release``; releases count up from 1. Among blocks that are
+        otherwise equal, the first is reused first. `BlockInfo.request` tells which request released them."""
 
     @abstractmethod
     def remove(self, ids: IntArray, releases: NDArray[np.int64]) -> None:
-        """Remove ``ids``, which a request has adopted; ``releases`` are those that had freed them."""
+        """Remove ``ids``, which a request has adopted; ``releases`` are the releases that freed them."""
 
     @abstractmethod
     def pop(self, count: int) -> IntArray:
-        """Remove and return the ``count`` blocks to be reused next, as any integers. The order has as many."""
+        """Remove and return the next ``count`` blocks to reuse, as integers of any type. The order has at least
+        ``count`` blocks."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[int]:
@@ -77,4 +78,4 @@ class ReuseOrder(ABC):
 
 
 MakeOrder: TypeAlias = Callable[[BlockInfo], ReuseOrder]
-"""Makes an empty order for a pool."""
+"""Creates an empty order for a pool."""

@@ -19,10 +19,10 @@ MANY: Final = 4096
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LRU(ReuseOrder):
-    """A queue of runs: the blocks of one release stay together.
+    """A queue of runs, each with the blocks of one release.
 
-    A block that is adopted loses the number of its release and is skipped when its run comes up, so removing it
-    from the middle costs nothing. Runs that lost no block are popped in slices, unchecked.
+    An adopted block loses its release number and is skipped when its run is popped, so removing it from the middle
+    costs nothing. Runs that have lost no blocks are popped as slices, without checks.
     """
 
     def __init__(self, blocks: BlockInfo) -> None:

@@ -255,7 +255,7 @@ class BlockPool:
     def _refuse_release(self, ids: IntArray) -> NoReturn:
         outside = ids[(ids < 0) | (ids >= self.num_blocks)].tolist()
         if outside:
-            raise BlockPoolError(f"blocks {outside} are not of this pool of {self.num_blocks}")
+            raise BlockPoolError(f"blocks {outside} are not in this pool of {self.num_blocks}")
         free = ids[(self.refs[ids] < 1) & (ids > 0)].tolist()
         if free:
             raise BlockPoolError(f"blocks {free} are free already")

@@ -191,7 +191,7 @@ def test_a_job_that_another_process_runs_is_left_to_it(tmp_path: Path, capsys: p
         done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
         assert [place.name for place in (tmp_path / "0").iterdir()] == [".running"]
     assert done.returncode == 2
-    assert f"another process is filling the run folder {tmp_path / '0'}" in done.stderr
+    assert f"another process is writing to the run folder {tmp_path / '0'}" in done.stderr
     assert statuses(tmp_path) == {"0": "running", "1": "done"}
 
 

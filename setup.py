@@ -55,7 +55,7 @@ HOT = {
     "kvhybrid.managers.pool": ("block_pool", "keys", "observer"),
     "kvhybrid.managers.prefix": ("index", "key_chain", "number_spans", "run"),
     "kvhybrid.managers.retention": ("base",),
-    "kvhybrid.scheduling": ("scheduler",),
+    "kvhybrid.scheduling": ("base", "scheduler"),
 }
 """They call each other as C does, so they are compiled together or not at all."""
 

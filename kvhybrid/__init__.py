@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from kvhybrid.engine.sampling import SamplingParams
     from kvhybrid.errors import InputError
     from kvhybrid.planning import CachePlan, PlanningError, plan_cache
-    from kvhybrid.scheduling.scheduler import CapacityError, Scheduler
+    from kvhybrid.scheduling.base import CapacityError
+    from kvhybrid.scheduling.scheduler import Scheduler
     from kvhybrid.specs import (
         AttentionSpec,
         ChunkedLocalAttentionSpec,
@@ -84,6 +85,7 @@ _HOMES = (
     "kvhybrid.cache.stats",
     "kvhybrid.cache.manager",
     "kvhybrid.planning",
+    "kvhybrid.scheduling.base",
     "kvhybrid.scheduling.scheduler",
     "kvhybrid.engine.sampling",
     "kvhybrid.engine.engine",

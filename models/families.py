@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kvhybrid.models.base import HybridModel
-from kvhybrid.models.config import shown
-from kvhybrid.models.registry import LazyRegistry, UnknownNameError
+from kvhybrid.plugins import BUILT_IN, PluginError, Registry, UnknownPluginError
 
-families = LazyRegistry(
+if TYPE_CHECKING:
+    from kvhybrid.models.base import HybridModel
+
+families: Registry[HybridModel] = Registry(
     "model_type",
     "kvhybrid.models",
+    "kvhybrid.models.base:HybridModel",
     {
         "bamba": "kvhybrid.models.bamba:Bamba",
         "gemma2": "kvhybrid.models.gemma:Gemma2",
@@ -40,16 +42,20 @@ LAYER_KINDS = frozenset(
 def family_of(config: Mapping[str, Any]) -> type[HybridModel]:
     """The family that reads ``config``.
 
-    ValueError names an unknown ``model_type``, the known ones, the layer types that no family has, and what can be
-    done.
+    Raises:
+        ValueError: The ``model_type`` is no string.
+        PluginError: The ``model_type`` is unknown; the text names the known ones, the layer types that no family
+            has, and what can be done.
     """
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
+        from kvhybrid.models.config import shown  # imports torch, which listing the families does not need
+
         raise ValueError(f"model_type must be a string, found {shown(model_type)}")
     try:
         return families.get(model_type)
-    except UnknownNameError as error:
-        raise ValueError(f"{error}; {_about_layers(config)}{_ways_out()}") from None
+    except UnknownPluginError as error:
+        raise PluginError(f"{error}; {_about_layers(config)}{_ways_out()}") from None
 
 
 def _about_layers(config: Mapping[str, Any]) -> str:
@@ -64,9 +70,8 @@ def _about_layers(config: Mapping[str, Any]) -> str:
 
 
 def _ways_out() -> str:
-    plugged_in = families.plugged_in()
-    installed = ", ".join(f"{name} ({target})" for name, target in sorted(plugged_in.items())) or "none"
+    plugged_in = [f"{entry.name} ({entry.target})" for entry in families.entries() if entry.origin != BUILT_IN]
     return (
         f"a family is one file of yours, see docs/add-a-model.md; installed as plug-ins "
-        f"({families.entry_point_group}): {installed}"
+        f"({families.group}): {', '.join(plugged_in) or 'none'}"
     )

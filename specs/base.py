@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from kvhybrid.specs.dtypes import dtype_bytes
 
@@ -43,6 +43,9 @@ class KVCacheSpec:
 
     kind: ClassVar[str] = ""
     """The name under which the spec is registered."""
+    manager: ClassVar[str | type[Any] | None] = None
+    """What manages its blocks: a registered name, ``module:Class`` or a class. None: the manager registered under
+    ``kind``, or else the generic one."""
     state: ClassVar[bool] = False
     """A step writes only its end, in place: what is kept is one state and not a row of tokens."""
     cacheable: ClassVar[bool] = True

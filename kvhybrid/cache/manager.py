@@ -19,6 +19,7 @@ from kvhybrid.cache.stats import CacheStats
 from kvhybrid.cache.stats_collector import StatsCollector
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.pool.block_pool import BlockPool
+from kvhybrid.plugins import Choice
 
 RUNNING: Final = RequestStatus.RUNNING
 ADMISSIBLE: Final = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
@@ -41,7 +42,8 @@ class KVCacheManager:
         enable_caching: bool = True,
         watermark: float = 0.0,
         retention_interval: int | None = None,
-        eviction: str = "lru",
+        retention: Choice = "interval",
+        eviction: Choice = "lru",
         track_misses: bool = False,
         record_events: bool = False,
         residency_clock: Callable[[], float] | None = None,
@@ -55,7 +57,8 @@ class KVCacheManager:
             watermark: Share of the pool that admissions leave free while other requests run, 0 to 1.
             retention_interval: Where window tails and states stay reusable. None: wherever a hit can end. 0: at
                 the prompt's end and at junctions. N: additionally every N tokens.
-            eviction: Name of the order of reuse, or ``"module:Class"``.
+            retention: The retention policy: a registered name, ``module:Class``, or a callable that makes it.
+            eviction: The order of reuse, by the same.
             track_misses: Find the cause of every token that was not hit, for `stats`.
             record_events: Collect cache events for `take_events`.
             residency_clock: Measure how long blocks live, in the unit of this clock, for ``residency``.
@@ -77,6 +80,7 @@ class KVCacheManager:
             max_model_len=max_model_len,
             max_in_flight_tokens=max_in_flight_tokens or max_model_len,
             retention_interval=retention_interval,
+            retention=retention,
             eviction=eviction,
         )
         self.block_pool: BlockPool = self.coordinator.pool

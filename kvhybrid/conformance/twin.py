@@ -110,7 +110,7 @@ def with_generic_managers(manager: KVCacheManager, kinds: Set[str]) -> KVCacheMa
     """``manager``, still empty, with the generic single-type manager for every spec of ``kinds``."""
     managers = manager.coordinator.managers
     for c, own in enumerate(managers):
-        if registry.entry_of(own.spec).name in kinds:
+        if registry.name_of(type(own.spec)) in kinds:
             managers[c] = SingleTypeKVCacheManager(own.spec, own.pool, own.rules)
     return manager
 

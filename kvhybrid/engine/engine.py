@@ -23,7 +23,9 @@ from kvhybrid.models.base import BackendChoice, HybridModel
 from kvhybrid.models.checkpoint import end_tokens, read_end_tokens
 from kvhybrid.models.loading import load_model, model_from_hf
 from kvhybrid.planning import CachePlan, plan_cache
-from kvhybrid.scheduling.scheduler import CapacityError, Scheduler, SchedulerOutput
+from kvhybrid.plugins import Choice
+from kvhybrid.scheduling import schedulers
+from kvhybrid.scheduling.base import CapacityError, SchedulerOutput
 from kvhybrid.specs import KVCacheSpec
 
 DEFAULT_MEMORY_BYTES = 1 << 30
@@ -91,14 +93,16 @@ class Engine:
         hash_block_size: int | None = None,
         num_blocks: int | None = None,
         memory_bytes: int | None = None,
-        max_batched_tokens: int = 2048,
-        max_num_seqs: int = 64,
+        max_batched_tokens: int = 512,
+        max_num_seqs: int = 16,
         max_model_len: int | None = None,
         max_encoder_tokens: int | None = None,
         enable_prefix_caching: bool = True,
         watermark: float = 0.0,
         retention_interval: int | None = None,
-        eviction: str = "lru",
+        retention: Choice = "interval",
+        eviction: Choice = "lru",
+        scheduler: Choice = "default",
         track_misses: bool = True,
         eos_token_id: int | Collection[int] | None = None,
         device: torch.device | str = "cpu",
@@ -114,6 +118,9 @@ class Engine:
         ``max_model_len`` bounds prompt and output together; the model's own where not given. ``eos_token_id``,
         one or several, ends a request; without it every request runs to its ``max_new_tokens``. ``track_misses``
         names the cause of every prompt token that was not hit.
+
+        ``retention``, ``eviction`` and ``scheduler`` are plug-ins: a registered name, ``module:Class``, or a
+        callable that makes one.
 
         ``max_encoder_tokens`` bounds what the encoder of an encoder-decoder model gives for one request; the
         model's own where not given. Encoder tokens do not count among ``max_batched_tokens``.
@@ -155,10 +162,11 @@ class Engine:
             enable_caching=enable_prefix_caching,
             watermark=watermark,
             retention_interval=retention_interval,
+            retention=retention,
             eviction=eviction,
             track_misses=track_misses,
         )
-        self.scheduler = Scheduler(
+        self.scheduler = schedulers.maker(scheduler)(
             self.cache,
             max_batched_tokens=max_batched_tokens,
             max_num_seqs=max_num_seqs,

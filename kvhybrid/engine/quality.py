@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kvhybrid.engine.engine import Engine
-    from kvhybrid.scheduling.scheduler import SchedulerOutput
+    from kvhybrid.scheduling.base import SchedulerOutput
     from kvhybrid.text.codec import TextCodec
 
 
@@ -28,7 +28,7 @@ class QualitySettings:
 
     path: str | None = None
     """A text file in UTF-8; the held-out part of the standard library's source where not given."""
-    bytes: int = 0
+    bytes: int = 4096
     """Of the text, in excerpts spread evenly over it; 0 measures nothing."""
     excerpt_bytes: int = 256
 

@@ -37,7 +37,7 @@ def explain(error: BaseException) -> str:
     if ambiguous:
         given, key, values = ambiguous.groups()
         return f"{given} has several values: sweep over them with -m {given}, or write {key}=[{values}]"
-    merged = re.match(r"In 'schema/(\w+)/(\w+)': .*\s.* is not a subclass of", str(error))
+    merged = re.match(r"In 'schema/(\w+)/([^']+)': .*\s.* is not a subclass of", str(error))
     if merged:
         return f"{merged[1]} takes one choice, found {merged[2]} beside another; -m sweeps over several"
     cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__ or error.__context__

@@ -6,29 +6,31 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from kvhybrid.errors import InputError, OutputError, described, one_line, print_error, wants_traceback
-from kvhybrid.hydra_app.schema import plain, schemas_of
+from kvhybrid.hydra_app.schema import plain, read_config
 from kvhybrid.interruption import NAMES, name_of, sigterm_raises
 from kvhybrid.report.summary import RunSummary
 from kvhybrid.run_folder import SUMMARY, FolderTakenError, RunFolder, remove_empty
 from kvhybrid.sessions.invocation import Invocation
 from kvhybrid.streams import lasting_streams
 
-Task = Callable[[DictConfig, Path, Invocation], RunSummary]
-"""Takes the composed config and the run folder, and fills the folder. Raises `InputError` for a mistake."""
+Task = Callable[[Any, Path, Invocation], RunSummary]
+"""Takes the settings and the run folder, and fills the folder. Raises `InputError` for a mistake."""
 
 
 class Job:
     """The jobs of one launch. What becomes of a job of a sweep is in its folder alone, since workers share nothing
     else; ``exit_code`` and ``crashed`` are of a run that is no sweep."""
 
-    def __init__(self, verb: str, task: Task) -> None:
+    def __init__(self, verb: str, settings: type[Any], task: Task) -> None:
         self._verb = verb
+        self._settings = settings
         self._task = task
         self._with_traceback = wants_traceback()
         self.exit_code = 0
@@ -47,7 +49,8 @@ class Job:
 
     def _run_alone(self, config: DictConfig, folder: RunFolder, hydra: DictConfig) -> None:
         try:
-            self.exit_code = int(self._fill(config, folder, self._invocation(config, hydra)).status != "done")
+            settings = read_config(config, self._settings)
+            self.exit_code = int(self._fill(settings, folder, self._invocation(config, hydra)).status != "done")
         except InputError as error:
             # Hydra would wrap what is raised here in a report of its own.
             self._say(error)
@@ -65,14 +68,19 @@ class Job:
         try:
             if config.get("record"):
                 config.record = _of_job(config.record, hydra.job.num)
+            _remove_unfinished(folder, overrides)
+            settings = read_config(config, self._settings)
             invocation = self._invocation(config, hydra)
-            if _is_done(folder, invocation):
+            if _is_done(folder):
+                _require_same(folder, invocation)
                 print(f"job {hydra.job.num} is done: {folder.path}")
             else:
-                self._fill(config, folder, invocation)
+                self._fill(settings, folder, invocation)
         except FolderTakenError:
             raise  # nothing may be written there
         except InputError as error:
+            if _is_done(folder):
+                raise  # likewise
             self._say(error)
             _mark(folder, "refused", one_line(error), overrides)
         except OutputError as error:
@@ -87,8 +95,8 @@ class Job:
         found = folder.outcome() or {}
         return found.get(config.objective) if found.get("status") == "done" else None
 
-    def _fill(self, config: DictConfig, folder: RunFolder, invocation: Invocation) -> RunSummary:
-        summary = self._task(config, folder.path, invocation)
+    def _fill(self, settings: Any, folder: RunFolder, invocation: Invocation) -> RunSummary:
+        summary = self._task(settings, folder.path, invocation)
         print(folder.path)
         if summary.status == "interrupted":
             raise NAMES[str(summary.reason)]  # what was found is safe; now the sweep, if it is one, ends too
@@ -99,7 +107,6 @@ class Job:
         return Invocation(
             verb=self._verb,
             config=plain(config),
-            schemas=tuple(schemas_of(config)),
             choices={group: choice for group, choice in choices.items() if choice and not _is_hydras(group)},
             overrides=_overrides(hydra),
         )
@@ -123,28 +130,32 @@ def _of_job(path: str, number: int) -> str:
     return str(place.with_name(f"{place.stem}.{number}{place.suffix}"))
 
 
-def _is_done(folder: RunFolder, invocation: Invocation) -> bool:
-    """Whether an earlier start of the sweep has done the job. What another ending has left is removed.
+def _is_done(folder: RunFolder) -> bool:
+    outcome = folder.outcome()
+    return outcome is not None and outcome["status"] == "done"
+
+
+def _remove_unfinished(folder: RunFolder, overrides: tuple[str, ...]) -> None:
+    """Remove what an earlier start of the sweep has left of a job that it has not done.
 
     Raises:
-        FolderTakenError: The folder holds a job with another configuration, or one that another process runs.
+        FolderTakenError: Another process runs the job.
     """
-    before = folder.outcome()
-    if before is None:
-        return False
-    if before["status"] != "done":
-        with folder.claimed(invocation.overrides):
-            before = folder.outcome()
-            if before is None or before["status"] != "done":  # it might have been done meanwhile
-                folder.clear()
-                return False
+    if folder.outcome() is None or _is_done(folder):
+        return
+    with folder.claimed(overrides):
+        if not _is_done(folder):  # it might have been done meanwhile
+            folder.clear()
+
+
+def _require_same(folder: RunFolder, invocation: Invocation) -> None:
+    """Raises `FolderTakenError` for the result of a job with another configuration."""
     config = folder.path / "config.yaml"
     if not config.exists() or config.read_text(encoding="utf-8") != invocation.yaml():
         raise FolderTakenError(
             f"{folder.path} holds the result of another configuration; remove it, or choose another "
             f"hydra.sweep.dir"
         )
-    return True
 
 
 def _mark(folder: RunFolder, status: str, reason: str, overrides: tuple[str, ...]) -> None:

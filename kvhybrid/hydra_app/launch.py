@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -18,13 +19,15 @@ from kvhybrid.hydra_app.arguments import flags_first
 from kvhybrid.hydra_app.completion import completion_script
 from kvhybrid.hydra_app.errors import explain
 from kvhybrid.hydra_app.job import Job, Task
+from kvhybrid.hydra_app.plugin_source import keep_names_last
 from kvhybrid.hydra_app.schema import register_schema
 from kvhybrid.hydra_app.sweep import close_sweep, sweeps_started
 from kvhybrid.hydra_app.yaml_files import check_config_files
 
 
-def launch(verb: str, task: Task, arguments: Sequence[str]) -> int:
-    """Compose ``conf/<verb>.yaml`` with the overrides in ``arguments`` and run ``task``, once or as a sweep.
+def launch(verb: str, settings: type[Any], task: Task, arguments: Sequence[str]) -> int:
+    """Compose ``conf/<verb>.yaml`` with the overrides in ``arguments``, read it as ``settings`` and run ``task``,
+    once or as a sweep.
 
     A job of a sweep that goes wrong says so and the others go on. Returns the exit code: 2 where a job was
     refused, 1 where one failed, else 0. Raises `InputError` where nothing can be composed; no folder is left then.
@@ -35,11 +38,11 @@ def launch(verb: str, task: Task, arguments: Sequence[str]) -> int:
         return 0
     register_schema()
     check_config_files()
-    job = Job(verb, task)
+    job = Job(verb, settings, task)
     application = hydra.main(version_base="1.3", config_path="pkg://kvhybrid.conf", config_name=verb)(job.run)
     with sweeps_started() as started:
         try:
-            with _as_command_line(verb, arguments):
+            with _as_command_line(verb, keep_names_last(arguments)):
                 application()
         except (KeyboardInterrupt, SystemExit):
             _close(started)

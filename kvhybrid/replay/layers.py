@@ -46,7 +46,7 @@ class CacheSettings:
 
 def _spec(place: str, layer: LayerSettings, block_size: int) -> KVCacheSpec:
     try:
-        kind = registry.get(layer.spec).spec
+        kind = registry.find(layer.spec)
     except ValueError as error:
         raise ValueError(f"{place}.spec: {error}") from error
     given = {name: _frozen(value) for name, value in layer.fields.items()}

@@ -27,7 +27,7 @@ ROOT = -1
 """What the first id of a prompt follows."""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class MooncakeTrace(Trace):
     """The first ``limit`` requests of a file; ``max_new_tokens`` caps what each of them generates."""
 

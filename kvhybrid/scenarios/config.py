@@ -8,7 +8,8 @@ from typing import Any
 
 from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
 from kvhybrid.cache.manager import KVCacheManager
-from kvhybrid.managers.eviction import ORDERS
+from kvhybrid.managers.eviction import orders
+from kvhybrid.plugins import PluginError
 from kvhybrid.scenarios.form import (
     DRAFTS,
     FLAG,
@@ -25,7 +26,7 @@ from kvhybrid.scenarios.form import (
     shortened,
     whole,
 )
-from kvhybrid.specs import KVCacheSpec, SpecRegistryError, registry
+from kvhybrid.specs import KVCacheSpec, registry
 
 REQUIRED: Mapping[str, Value] = {"num_blocks": SIZE, "groups": LIST}
 OPTIONAL: Mapping[str, Value] = {
@@ -63,15 +64,15 @@ def spec_of(group: Mapping[str, Any], where: str = "group") -> KVCacheSpec:
     kind = given.pop("spec", None)
     if type(kind) is not str:
         found = "the key 'spec' is missing" if kind is None else f"spec = {shortened(kind)}"
-        raise ScenarioError(f"{where}: {found}; accepted: {listed([e.name for e in registry])}")
+        raise ScenarioError(f"{where}: {found}; accepted: {listed(registry.names())}")
     if kind == "mamba":
         mode = given.pop("mode", "align")
         if type(mode) is not str or mode not in MAMBA_MODES:
             raise ScenarioError(f"{where}: mode = {shortened(mode)}; accepted: {listed(MAMBA_MODES)}")
         kind = MAMBA_MODES[mode]
     try:
-        spec = registry.get(kind).spec
-    except SpecRegistryError as error:
+        spec = registry.get(kind)
+    except PluginError as error:
         raise UnsupportedScenarioError(f"{where}: {error}") from None
     _check_fields(where, given, spec)
     try:
@@ -127,9 +128,11 @@ def build_manager(config: Mapping[str, Any]) -> KVCacheManager:
     """The cache manager of a scenario's ``config``."""
     settings = {**DEFAULTS, **config}
     groups = cache_config(config)
-    if settings["eviction"] not in ORDERS:
+    if settings["eviction"] not in orders:
         # A data file must not choose what is imported, so "module:Class" is not accepted here.
-        raise UnsupportedScenarioError(f"config: eviction = {settings['eviction']!r}; accepted: {listed(ORDERS)}")
+        raise UnsupportedScenarioError(
+            f"config: eviction = {settings['eviction']!r}; accepted: {listed(orders.names())}"
+        )
     try:
         return KVCacheManager(
             groups,

@@ -1,55 +1,17 @@
-"""The scheduler: which requests compute which tokens in a step.
-
-It knows no tensors. An engine or a replay drives it in a loop: `Scheduler.schedule`, then the copies and the
-forward pass, then `Scheduler.update_from_output` with what was sampled.
-"""
+"""The default scheduler: continuous batching with chunked prefill."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from mypy_extensions import mypyc_attr
 
 from kvhybrid.cache.blocks import PrefixHit
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request, RequestStatus
+from kvhybrid.scheduling.base import BaseScheduler, CapacityError, ScheduledRequest, SchedulerOutput
 from kvhybrid.scheduling.chunking import PrefillChunking
-
-
-@mypyc_attr(native_class=False)  # an exception cannot be one
-class CapacityError(RuntimeError):
-    """A request that the whole pool, with nobody else in it, cannot hold."""
-
-    def __init__(self, request_id: str, message: str) -> None:
-        super().__init__(message)
-        self.request_id = request_id
-
-
-class ScheduledRequest(NamedTuple):
-    """The tokens ``[start, start + num_tokens)`` of one request, to be computed in this step."""
-
-    request: Request
-    start: int
-    num_tokens: int
-    samples: bool
-    """Whether the step reaches the request's last token, so that the next one is sampled."""
-
-
-@dataclass(frozen=True)
-class SchedulerOutput:
-    """One step's work, in the order of execution: the copies, then all scheduled tokens in one batch."""
-
-    scheduled: tuple[ScheduledRequest, ...]
-    copies: tuple[tuple[int, int], ...]
-    """(source, target) blocks to copy before the forward pass."""
-    admitted: tuple[Request, ...]
-    """Requests that got their first blocks in this step; an encoder runs for them before the forward pass."""
-    preempted: tuple[Request, ...]
-    """Requests that gave their blocks back in this step and wait to be computed anew."""
-    num_scheduled_tokens: int
 
 
 @dataclass
@@ -63,7 +25,7 @@ class _Step:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Scheduler:
+class Scheduler(BaseScheduler):
     """Continuous batching under one token budget, with chunked prefill and preemption by recompute.
 
     - Running requests come first, oldest first; then waiting ones are admitted in order, up to
@@ -82,53 +44,22 @@ class Scheduler:
         self,
         cache: KVCacheManager,
         *,
-        max_batched_tokens: int = 2048,
-        max_num_seqs: int = 64,
+        max_batched_tokens: int = 512,
+        max_num_seqs: int = 16,
         end_token_ids: frozenset[int] = frozenset(),
     ) -> None:
-        """A request ends when one of ``end_token_ids`` is sampled. Raises ValueError for limits below 1."""
-        for name, value in (("max_batched_tokens", max_batched_tokens), ("max_num_seqs", max_num_seqs)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, found {value}")
-        self.cache = cache
-        self.max_batched_tokens = max_batched_tokens
-        self.max_num_seqs = max_num_seqs
-        self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []
-        self.num_preemptions = 0
-        self._end_token_ids = end_token_ids
+        super().__init__(
+            cache,
+            max_batched_tokens=max_batched_tokens,
+            max_num_seqs=max_num_seqs,
+            end_token_ids=end_token_ids,
+        )
         self._chunking = (
             PrefillChunking(cache.config, cache.coordinator.alignment) if cache.enable_caching else None
         )
         self._lone_refusal: tuple[str, int] | None = None
 
-    @property
-    def has_unfinished(self) -> bool:
-        return bool(self.waiting or self.running)
-
-    def add_request(self, request: Request) -> None:
-        """Put ``request`` at the end of the waiting line.
-
-        Raises ValueError where it leaves no room for a token below ``max_model_len``, or asks for none.
-        """
-        limit = self.cache.max_model_len
-        if request.num_tokens >= limit:
-            raise ValueError(
-                f"request {request.request_id!r}: a prompt of {request.num_tokens} tokens leaves no room for "
-                f"a new token; max_model_len is {limit} tokens, prompt and output together"
-            )
-        if request.max_new_tokens < 1:
-            raise ValueError(
-                f"request {request.request_id!r}: max_new_tokens must be at least 1, "
-                f"found {request.max_new_tokens}"
-            )
-        self.waiting.append(request)
-
     def schedule(self) -> SchedulerOutput:
-        """Schedule one step. Its requests' blocks are allocated and keyed; their token counts are as before.
-
-        Raises CapacityError, and drops the request, where one cannot be held by the whole pool.
-        """
         self.cache.new_step_starts()
         step = _Step(self.max_batched_tokens)
         self._schedule_running(step)
@@ -145,12 +76,6 @@ class Scheduler:
     def update_from_output(
         self, output: SchedulerOutput, sampled: Mapping[str, int], failed: Sequence[str] = ()
     ) -> tuple[str, ...]:
-        """Settle a step that ran: count its tokens, append the sampled ones, free what is finished.
-
-        ``sampled`` has the next token of every scheduled request with ``samples``, by request id. The requests of
-        ``failed`` have none, since the step gave no usable result for them: they end, and no later request finds
-        their prefixes in the cache. Returns the ids of the requests that this step finished.
-        """
         self.cache.release_copies()
         scheduled = output.scheduled
         if failed:
@@ -182,7 +107,6 @@ class Scheduler:
         self.cache.reset_prefix_cache()
 
     def abort(self, request_id: str) -> None:
-        """Drop a request between two steps and free its blocks; an id that is not here is ignored."""
         for request in (*self.running, *self.waiting):
             if request.request_id == request_id:
                 if request.status is RequestStatus.RUNNING:
@@ -202,7 +126,7 @@ class Scheduler:
         return (
             request.num_output_tokens >= request.max_new_tokens
             or request.num_tokens >= self.cache.max_model_len
-            or token in self._end_token_ids
+            or token in self.end_token_ids
         )
 
     def _schedule_running(self, step: _Step) -> None:

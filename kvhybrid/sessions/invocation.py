@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from inspect import isabstract
+from typing import Any, get_type_hints
+
+from kvhybrid.plugins import path_of
 
 
 @dataclass(frozen=True)
@@ -14,8 +17,6 @@ class Invocation:
     verb: str
     config: Mapping[str, Any]
     """The configuration as plain data. Trackers get it too."""
-    schemas: Sequence[str] = ()
-    """Entries of a Hydra defaults list: the schemas of those parts that ``<verb>_schema`` leaves open."""
     choices: Mapping[str, str] = field(default_factory=dict)
     """What was chosen in each Hydra group."""
     overrides: tuple[str, ...] = ()
@@ -27,12 +28,13 @@ class Invocation:
         return cls(verb, plain_settings(settings))
 
     def yaml(self) -> str:
-        """``config.yaml``: a primary config of Hydra's, so that the run can be started again from its folder."""
+        """``config.yaml``: a primary config of Hydra's, so that the run can be started again from its folder.
+        It names plug-ins by their ``kind``, which needs no other file."""
         from omegaconf import OmegaConf
 
         quiet = [{f"override hydra/{logger}": "none"} for logger in ("hydra_logging", "job_logging")]
         content = {
-            "defaults": [f"{self.verb}_schema", *self.schemas, "outputs", *quiet, "_self_"],
+            "defaults": [f"{self.verb}_schema", "outputs", *quiet, "_self_"],
             "hydra": {"job": {"name": self.verb}},
             **self.config,
         }
@@ -42,19 +44,26 @@ class Invocation:
 
 
 def plain_settings(settings: Any) -> dict[str, Any]:
-    """Settings as plain data. Parts whose class is open name it by ``_target_``, as Hydra has it."""
+    """Settings as plain data, as a config spells them: plug-ins are ``kind`` and their parameters."""
+    kinds = get_type_hints(type(settings))
     content: dict[str, Any] = {}
     for part in fields(settings):
         value = getattr(settings, part.name)
         if part.name == "tracking":
-            content[part.name] = {name: _with_target(tracker) for name, tracker in value.items()}
+            content[part.name] = {name: _plugin(tracker) for name, tracker in value.items()}
+        elif isabstract(kinds[part.name]):
+            content[part.name] = _plugin(value)
+        elif hasattr(value, "parameters"):
+            plain = _plain(value)
+            parameters = plain.pop("parameters")
+            content[part.name] = {**plain, **parameters}
         else:
-            content[part.name] = _with_target(value) if part.type == "Any" else _plain(value)
+            content[part.name] = _plain(value)
     return content
 
 
-def _with_target(part: Any) -> dict[str, Any]:
-    return {"_target_": f"{type(part).__module__}.{type(part).__qualname__}", **_plain(part)}
+def _plugin(part: Any) -> dict[str, Any]:
+    return {"kind": path_of(type(part)), **(_plain(part) if is_dataclass(part) else {})}
 
 
 def _plain(value: Any) -> Any:

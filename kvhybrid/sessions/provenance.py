@@ -10,7 +10,7 @@ from pathlib import Path
 from platform import python_version
 from typing import Any
 
-from kvhybrid.compiled import is_compiled
+from kvhybrid import is_compiled
 from kvhybrid.managers.kernel import is_native
 from kvhybrid.sessions.invocation import Invocation
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.errors import InputError
+from kvhybrid.managers.eviction import orders
+from kvhybrid.managers.retention import retention_policies
 from kvhybrid.planning import plan_cache
 from kvhybrid.replay.loop import ReplayLoop
 from kvhybrid.replay.prefix_keys import PrefixKeys
@@ -17,7 +19,8 @@ from kvhybrid.replay.trace import TraceRequest
 from kvhybrid.report.progress import Progress
 from kvhybrid.report.summary import describe_groups
 from kvhybrid.run_folder import RunFolder
-from kvhybrid.scheduling.scheduler import CapacityError, Scheduler
+from kvhybrid.scheduling import schedulers
+from kvhybrid.scheduling.base import CapacityError
 from kvhybrid.sessions.invocation import Invocation
 from kvhybrid.sessions.replay_settings import ReplaySettings
 from kvhybrid.sessions.replay_summary import ReplaySummary
@@ -65,16 +68,17 @@ def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> Re
             enable_caching=settings.pool.enable_prefix_caching,
             watermark=settings.scheduler.watermark,
             retention_interval=settings.retention.interval,
-            eviction=settings.eviction.order,
+            retention=retention_policies.maker(settings.retention.kind, **settings.retention.parameters),
+            eviction=orders.maker(settings.eviction.kind, **settings.eviction.parameters),
             track_misses=settings.track_misses,
+        )
+        scheduler = schedulers.maker(settings.scheduler.kind, **settings.scheduler.parameters)(
+            cache,
+            max_batched_tokens=settings.scheduler.max_batched_tokens,
+            max_num_seqs=settings.scheduler.max_num_seqs,
         )
     except (ValueError, MemoryError) as error:
         raise InputError(" ".join(str(error).split())) from error
-    scheduler = Scheduler(
-        cache,
-        max_batched_tokens=settings.scheduler.max_batched_tokens,
-        max_num_seqs=settings.scheduler.max_num_seqs,
-    )
     keys = PrefixKeys(plan.config.hash_unit, settings.trace.part_tokens) if cache.enable_caching else None
     return ReplayLoop(scheduler, settings.executor.arrivals(requests), settings.cost, keys)
 

@@ -10,22 +10,24 @@ from typing import TYPE_CHECKING, Any
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.engine.quality import Quality, measure
 from kvhybrid.errors import InputError
+from kvhybrid.managers.eviction import orders
+from kvhybrid.managers.retention import retention_policies
 from kvhybrid.planning import PlanningError
 from kvhybrid.report.answers import print_answers, to_json_lines
 from kvhybrid.report.progress import Progress
 from kvhybrid.report.summary import RunSummary, describe_groups
 from kvhybrid.run_folder import RunFolder
 from kvhybrid.scenarios.recorder import Recorder
+from kvhybrid.scheduling import schedulers
 from kvhybrid.sessions.invocation import Invocation
 from kvhybrid.sessions.run_settings import RunSettings
 from kvhybrid.sessions.session import Session
 from kvhybrid.settings.values import MOST_TOKENS, at_least
-from kvhybrid.workloads import Traffic
+from kvhybrid.workloads.base import Traffic
 
 if TYPE_CHECKING:
     from kvhybrid.engine.engine import Engine
     from kvhybrid.models.base import HybridModel
-    from kvhybrid.scenarios.recorder import Recorder
 
 NO_MEMORY = re.compile("allocate|out of memory|overflow")
 """What torch says where a tensor does not fit: on a CPU it has no exception of its own for that."""
@@ -97,7 +99,9 @@ def build_engine(settings: RunSettings, cache_manager: Callable[..., KVCacheMana
             max_model_len=max_model_len,
             watermark=settings.scheduler.watermark,
             retention_interval=settings.retention.interval,
-            eviction=settings.eviction.order,
+            retention=retention_policies.maker(settings.retention.kind, **settings.retention.parameters),
+            eviction=orders.maker(settings.eviction.kind, **settings.eviction.parameters),
+            scheduler=schedulers.maker(settings.scheduler.kind, **settings.scheduler.parameters),
             eos_token_id=settings.workload.end_token_ids,
             device=settings.device,
             cache_manager=cache_manager,

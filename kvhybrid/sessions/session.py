@@ -18,7 +18,7 @@ from kvhybrid.report.table import print_run
 from kvhybrid.run_folder import SUMMARY, RunFolder
 from kvhybrid.sessions.invocation import Invocation
 from kvhybrid.sessions.provenance import provenance
-from kvhybrid.tracking import Tracker, Trackers
+from kvhybrid.tracking.base import Tracker, Trackers
 
 Summary = TypeVar("Summary", bound=RunSummary)
 

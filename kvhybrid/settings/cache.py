@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
+from typing import Any
 
 from kvhybrid.settings.values import MOST_BLOCKS, at_least
 
@@ -17,7 +18,7 @@ class PoolSettings:
     """The block pool. Exactly one of ``num_blocks`` and ``memory`` is given."""
 
     block_size: int = 16
-    num_blocks: int | None = 512
+    num_blocks: int | None = 1024
     memory: str | None = None
     """A number of bytes, or a number with B, KB, MB, GB, KiB, MiB or GiB."""
     hash_block_size: int | None = None
@@ -52,8 +53,12 @@ class PoolSettings:
 
 @dataclass(kw_only=True)
 class SchedulerSettings:
-    """How much a step may do."""
+    """Which scheduler plans the steps, and how much a step may do."""
 
+    kind: str = "default"
+    """A registered name or ``module:Class``."""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """Of this scheduler alone. In a config they stand beside the other keys."""
     max_batched_tokens: int = 512
     max_num_seqs: int = 16
     watermark: float = 0.0
@@ -71,15 +76,22 @@ class SchedulerSettings:
 
 @dataclass(kw_only=True)
 class EvictionSettings:
-    """Which cached free block is given away first."""
+    """Which cached free block is reused first."""
 
-    order: str = "lru"
+    kind: str = "lru"
+    """A registered order of reuse or ``module:Class``."""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """Of this order. In a config they stand beside ``kind``."""
 
 
 @dataclass(kw_only=True)
 class RetentionSettings:
     """Which blocks stay hittable in groups that may be thinned out."""
 
+    kind: str = "interval"
+    """A registered retention policy or ``module:Class``."""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """Of this policy alone. In a config they stand beside the other keys."""
     interval: int | None = None
 
     def __post_init__(self) -> None:

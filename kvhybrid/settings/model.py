@@ -20,7 +20,7 @@ MOST_THREADS = 1024
 
 @dataclass(kw_only=True)
 class ModelSettings(ABC):
-    """A model to run. One of another package is chosen in YAML with ``_target_: package.module.Class``."""
+    """A model to run: what the keys of ``conf/model/<name>.yaml`` say."""
 
     dtype: str = "float32"
     cpu_threads: int | None = None
@@ -56,6 +56,7 @@ class ModelSettings(ABC):
 class CheckpointSettings(ModelSettings):
     """A Hugging Face checkpoint folder: ``config.json`` and safetensors."""
 
+    dtype: str = "bfloat16"
     path: str = MISSING
     """The folder, or the name of trained weights that come with the package."""
     window: int | None = None
@@ -119,6 +120,7 @@ class RandomModelSettings(ModelSettings):
     Face config, under the same names."""
 
     model_type: str
+    cpu_threads: int | None = 1
     seed: int = 0
     vocab_size: int = 384
     hidden_size: int = 64
@@ -181,6 +183,7 @@ class Gemma3Settings(RandomModelSettings):
     """Gemma 3, text only: ``sliding_window_pattern - 1`` window layers, then a full one, repeated."""
 
     model_type: str = "gemma3_text"
+    num_hidden_layers: int = 7
     head_dim: int = 16
     query_pre_attn_scalar: int = 16
     sliding_window: int = 32
@@ -208,6 +211,7 @@ class JambaSettings(RandomModelSettings):
     """Jamba: Mamba layers with some of full attention, and a mixture of experts in every other layer."""
 
     model_type: str = "jamba"
+    num_hidden_layers: int = 8
     attn_layer_period: int = 8
     attn_layer_offset: int = 4
     expert_layer_period: int = 2
@@ -225,7 +229,8 @@ class BambaSettings(RandomModelSettings):
     """Bamba: Mamba-2 layers, with full attention in those of ``attn_layer_indices``."""
 
     model_type: str = "bamba"
-    attn_layer_indices: list[int] = field(default_factory=lambda: [3])
+    num_hidden_layers: int = 8
+    attn_layer_indices: list[int] = field(default_factory=lambda: [3, 7])
     mamba_n_heads: int = 8
     mamba_n_groups: int = 1
     mamba_d_state: int = 16
@@ -238,6 +243,8 @@ class Llama4Settings(RandomModelSettings):
     """Llama 4, text only: ``no_rope_layer_interval - 1`` layers of chunks, then a full one, repeated."""
 
     model_type: str = "llama4_text"
+    intermediate_size: int = 64
+    num_hidden_layers: int = 8
     head_dim: int = 16
     attention_chunk_size: int = 32
     no_rope_layer_interval: int = 4
@@ -254,6 +261,7 @@ class GptOssSettings(RandomModelSettings):
     """gpt-oss: window layers and full ones by turns, and a mixture of experts in each."""
 
     model_type: str = "gpt_oss"
+    intermediate_size: int = 64
     head_dim: int = 16
     sliding_window: int = 32
     num_local_experts: int = 4

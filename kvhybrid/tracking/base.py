@@ -6,7 +6,6 @@ import errno
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,13 +25,11 @@ def reason_of(error: Exception) -> str:
     return said if isinstance(error, TrackerError) else f"{type(error).__name__}: {said}"
 
 
-@dataclass(kw_only=True)
 class Tracker(ABC):
     """Takes the figures of one run: `start` once, `log` after every step, `finish` once.
 
     It is given names and numbers, never prompts or token ids. Subclasses are dataclasses whose fields are the
-    keys of ``conf/tracking/<name>.yaml``; one of another package is chosen there with ``_target_``. They
-    cannot be frozen, since Hydra merges values into them. Any exception takes the tracker out of the run; the
+    keys of ``conf/tracking/<name>.yaml``. Any exception takes the tracker out of the run; the
     run and the other trackers go on.
     """
 

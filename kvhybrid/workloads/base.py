@@ -75,9 +75,7 @@ class PromptList(Traffic):
 class Workload(ABC):
     """Sizes in requests and tokens, and the seed. The same workload always draws the same token ids.
 
-    Subclasses are dataclasses whose fields are the keys of ``conf/workload/<name>.yaml``. They cannot be
-    frozen, since Hydra merges values into them. A workload of another package is chosen in YAML with
-    ``_target_: package.module.Class``.
+    Subclasses are dataclasses whose fields are the keys of ``conf/workload/<name>.yaml``.
     """
 
     seed: int = 0

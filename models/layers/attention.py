@@ -41,7 +41,7 @@ class Attention(CachedLayer):
         super().__init__()
         self.name = need.layer
         self.need = need
-        self.backend = attention_backends.get(backend)(need)
+        self.backend = attention_backends.find(backend)(need)
         self.q_proj = nn.Linear(width, need.num_heads * need.head_size, bias=bias)
         self.k_proj = nn.Linear(width, need.num_kv_heads * need.head_size, bias=bias)
         self.v_proj = nn.Linear(width, need.num_kv_heads * need.head_size, bias=bias)

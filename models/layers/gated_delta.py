@@ -77,7 +77,7 @@ class GatedDeltaNet(CachedLayer):
         self.name = name
         self.act = act
         self.need = need = sizes.need(name)
-        self.backend = gated_delta_backends.get(backend)(need)
+        self.backend = gated_delta_backends.find(backend)(need)
         self.in_proj_qkvz = nn.Linear(width, need.channels + need.values, bias=False)
         self.in_proj_ba = nn.Linear(width, 2 * need.num_heads, bias=False)
         self.conv1d = DepthwiseConv(need.channels, need.conv_width, bias=False)

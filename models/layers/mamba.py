@@ -62,7 +62,7 @@ class MambaMixer(CachedLayer):
         self.name = name
         self.act = act
         self.need = need = MambaNeed(name, sizes.expand * width, sizes.state_size, sizes.conv_width)
-        self.backend = mamba_backends.get(backend)(need)
+        self.backend = mamba_backends.find(backend)(need)
         channels, rank = need.channels, sizes.dt_rank(width)
         self.in_proj = nn.Linear(width, 2 * channels, bias=sizes.proj_bias)
         self.conv1d = DepthwiseConv(channels, need.conv_width, sizes.conv_bias)

@@ -100,7 +100,7 @@ class Mamba2Mixer(CachedLayer):
         self.act = act
         self.step_limits = sizes.limits()
         self.need = need = sizes.need(name, width)
-        self.backend = mamba2_backends.get(backend)(need)
+        self.backend = mamba2_backends.find(backend)(need)
         self.in_proj = nn.Linear(width, need.inner + need.channels + need.num_heads, bias=sizes.proj_bias)
         self.conv1d = DepthwiseConv(need.channels, need.conv_width, sizes.conv_bias)
         self.dt_bias = nn.Parameter(torch.empty(need.num_heads))

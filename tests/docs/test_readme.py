@@ -140,7 +140,7 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
 
 
 def test_the_table_of_specs_is_complete() -> None:
-    built_in = {entry.name for entry in registry if entry.origin == "built in"}
+    built_in = {entry.name for entry in registry.entries() if entry.origin == "built in"}
     assert set(first_cells(README, "What a layer can keep")) == built_in
 
 

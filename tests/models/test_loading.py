@@ -272,5 +272,5 @@ def test_config_that_the_family_cannot_follow_is_refused(changes: dict[str, Any]
 def test_an_unknown_family_is_named_with_the_kinds_of_layers_that_are_missing(
     config: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(ValueError, match=f"unknown model_type 'lfm9'; known: .*{said}"):
+    with pytest.raises(ValueError, match=f"unknown model_type 'lfm9'; accepted: .*{said}"):
         model_from_config({"model_type": "lfm9", **config})

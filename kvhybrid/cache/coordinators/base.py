@@ -22,10 +22,12 @@ from kvhybrid.cache.residency_meter import GroupResidency, ResidencyMeter
 from kvhybrid.cache.stats import MissCauses
 from kvhybrid.managers.arrays import EMPTY, IntArray
 from kvhybrid.managers.base import SingleTypeKVCacheManager
-from kvhybrid.managers.eviction import reuse_order
+from kvhybrid.managers.eviction import orders
 from kvhybrid.managers.pool.observer import PoolObserver
 from kvhybrid.managers.prefix.index import PrefixIndex, PrefixPath
+from kvhybrid.managers.retention import retention_policies
 from kvhybrid.managers.retention.base import Retention
+from kvhybrid.plugins import Choice
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -42,10 +44,11 @@ class KVCacheCoordinator:
         max_model_len: int,
         max_in_flight_tokens: int,
         retention_interval: int | None,
-        eviction: str,
+        retention: Choice,
+        eviction: Choice,
     ) -> None:
         self.config = config
-        self.retention = Retention(
+        self.retention: Retention = retention_policies.maker(retention)(
             retention_interval, config.scheduler_block_size, any(group.draft for group in config.groups)
         )
         self.hash_unit = config.hash_unit
@@ -53,7 +56,7 @@ class KVCacheCoordinator:
         self.alignment = self.hash_unit if self.sub_block_hits else config.scheduler_block_size
         self.groups = Groups(
             config,
-            reuse_order(eviction),
+            orders.maker(eviction),
             self.retention,
             self.alignment,
             self.sub_block_hits,

@@ -55,7 +55,7 @@ COUNT = r"must be an integer from 1 to \d+"
         ({"text_config": {"hidden_size": True}}, rf"text_config\.hidden_size {COUNT}, found true"),
         ({"eos_token_id": "</s>"}, "eos_token_id must be a token id or a list of token ids, found '</s>'"),
         ({"model_type": 7}, "model_type must be a string, found 7"),
-        ({"model_type": "lfm9", "layer_types": 7}, "unknown model_type 'lfm9'; known: bamba, "),
+        ({"model_type": "lfm9", "layer_types": 7}, "unknown model_type 'lfm9'; accepted: bamba, "),
     ],
 )
 def test_a_config_that_cannot_be_followed_is_one_line(

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from kvhybrid.cli import main
-from kvhybrid.replay.executor import OneByOne
+from kvhybrid.replay.arrivals import OneByOne
 from kvhybrid.replay.layers import CacheSettings, LayerSettings
 from kvhybrid.replay.mooncake import MooncakeTrace
 from kvhybrid.sessions.replay import replay
 from kvhybrid.sessions.replay_settings import ReplaySettings
-from kvhybrid.tracking import JsonLinesTracker
+from kvhybrid.tracking.jsonl import JsonLinesTracker
 from tests.kvhybrid.sessions.stopping import Stopping
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -101,7 +101,7 @@ def test_a_sweep_ends_with_a_table_of_its_jobs(tmp_path: Path, capsys: pytest.Ca
         ([TRACE, "cache=lama"], ["cache=lama: no such choice; did you mean cache=llama?"]),
         ([TRACE, "executor=open_loop", "executor.time_scale=fast"], ["time_scale must be a number, found fast"]),
         ([TRACE, "cost.base=0"], ["cost.base must be more than 0"]),
-        ([TRACE, "+cost.colour=1"], ["cost.colour: no such key; accepted: base, "]),
+        ([TRACE, "+cost.colour=1"], ["cost.colour: no such key; accepted: kind, base, "]),
         ([TRACE, "pool.num_blocks=5"], ["needs", "blocks", "the pool has 5"]),
         ([TRACE, "scheduler.max_model_len=64"], ["small_trace.jsonl: the longest request has", "max_model_len"]),
         ([TRACE, "cache=custom"], ["cache.layers must have an entry"]),

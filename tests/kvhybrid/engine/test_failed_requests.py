@@ -20,7 +20,7 @@ from kvhybrid.models.loading import load_model
 from kvhybrid.sessions.run import run
 from kvhybrid.sessions.run_settings import PoolSettings, RunSettings
 from kvhybrid.settings.model import CheckpointSettings, Gemma3Settings, JambaSettings, Llama4Settings
-from kvhybrid.workloads import Random
+from kvhybrid.workloads.random import Random
 
 BAD = 7
 """A token whose embedding is no number while `poisoned`."""
@@ -130,7 +130,7 @@ def test_a_run_tells_of_it_and_its_files_are_json(tmp_path: Path, capsys: pytest
 
     workload = Random(requests=12, prompt_tokens=30, max_new_tokens=4)
     settings = RunSettings(
-        model=Ill(vocab_size=384), workload=workload, pool=PoolSettings(num_blocks=256), tracking={}
+        model=Ill(vocab_size=64), workload=workload, pool=PoolSettings(num_blocks=256), tracking={}
     )
     summary = run(settings, tmp_path / "out")
     assert summary.requests + len(summary.failures) == 12

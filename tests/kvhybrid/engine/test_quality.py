@@ -21,7 +21,7 @@ from kvhybrid.sessions.run_settings import PoolSettings, RunSettings
 from kvhybrid.settings.model import CheckpointSettings, Gemma3Settings
 from kvhybrid.text.codec import ByteCodec, TextCodec
 from kvhybrid.text.corpus import held_out_text
-from kvhybrid.workloads import Random
+from kvhybrid.workloads.random import Random
 
 SAMPLE = excerpts(held_out_text(), 8192, 256)
 TINY_SAMPLE = excerpts(held_out_text(), 1024, 128)

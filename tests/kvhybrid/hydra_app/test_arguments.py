@@ -151,9 +151,9 @@ def test_a_module_in_the_current_folder_is_found_behind_all_others(
     monkeypatch.chdir(tmp_path)
     Path("my_order_of_reuse.py").write_text(ORDER)
     Path("tabnanny.py").write_text("raise SystemExit('hides the standard library')")
-    assert main(["replay", TRACE, "trace.limit=2", "eviction.order=my_order_of_reuse:Mine"]) == 0
+    assert main(["replay", TRACE, "trace.limit=2", "eviction=my_order_of_reuse:Mine"]) == 0
     tiny = ["model=gemma3_tiny", "workload=random", "workload.requests=1", "tracking=none"]
-    assert main(["run", *tiny, "eviction.order=my_order_of_reuse:Mine"]) == 0
-    assert main(["replay", TRACE, "trace.limit=2", "eviction.order=my_order_of_reuse:Nobody"]) == 2
+    assert main(["run", *tiny, "eviction=my_order_of_reuse:Mine"]) == 0
+    assert main(["replay", TRACE, "trace.limit=2", "eviction=my_order_of_reuse:Nobody"]) == 2
     assert "Nobody" in capsys.readouterr().err
-    assert main(["replay", TRACE, "trace.limit=2", "eviction.order=tabnanny:Nobody"]) == 2
+    assert main(["replay", TRACE, "trace.limit=2", "eviction=tabnanny:Nobody"]) == 2

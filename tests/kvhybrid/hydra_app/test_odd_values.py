@@ -14,12 +14,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from kvhybrid.errors import InputError
 from kvhybrid.hydra_app.errors import explain
-from kvhybrid.hydra_app.schema import read_config, read_settings, register_schema
+from kvhybrid.hydra_app.schema import read_config, register_schema
 from kvhybrid.models import weights
-from kvhybrid.replay.executor import Executor
-from kvhybrid.replay.trace import Trace
 from kvhybrid.sessions.replay import build_loop
-from kvhybrid.sessions.replay_settings import ReplaySettings, schema_nodes
+from kvhybrid.sessions.replay_settings import ReplaySettings
+from kvhybrid.sessions.run_settings import RunSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 CONF = ROOT / "conf"
@@ -64,7 +63,6 @@ def numeric_keys(node: Any, place: str = "") -> Iterator[str]:
 def composed(verb: str, choice: str) -> DictConfig:
     """The config of a verb, with all that has to be given."""
     register_schema()
-    register_schema(schema_nodes())
     with initialize_config_module("kvhybrid.conf", version_base="1.3"):
         config = compose(verb, overrides=[choice, "name=odd"])
     for key in sorted(OmegaConf.missing_keys(config)):
@@ -81,9 +79,9 @@ def said_against(verb: str, config: DictConfig, key: str, value: str) -> str:
             OmegaConf.update(changed, other, None)
         OmegaConf.update(changed, key, override.value())
         if verb == "run":
-            read_settings(changed)
+            read_config(changed, RunSettings)
         else:
-            settings = read_config(changed, ReplaySettings, {"trace": Trace, "executor": Executor})
+            settings = read_config(changed, ReplaySettings)
             build_loop(settings, settings.trace.read())
     except InputError as error:
         return str(error)

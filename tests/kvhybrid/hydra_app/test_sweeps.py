@@ -53,7 +53,7 @@ def importable_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 def plug_ins(tmp_path: Path) -> str:
     """An option that adds ``executor=crashing``."""
     (tmp_path / "conf" / "executor").mkdir(parents=True)
-    (tmp_path / "conf" / "executor" / "crashing.yaml").write_text(f"_target_: {CRASHING}\n")
+    (tmp_path / "conf" / "executor" / "crashing.yaml").write_text(f"kind: {CRASHING}\n")
     return f"--config-dir={tmp_path / 'conf'}"
 
 
@@ -106,7 +106,7 @@ def test_a_failed_job_alone_is_exit_code_1(name: str, plug_ins: str, tmp_path: P
 
 @needs_joblib
 def test_a_worker_that_is_killed_costs_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stop = f"+tracking.stop={{_target_: {STOPPING}, how: SIGKILL, num_blocks: 30}}"
+    stop = f"+tracking.stop={{kind: '{STOPPING}', how: SIGKILL, num_blocks: 30}}"
     words = ["pool.num_blocks=20,30", stop, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
     assert sweep(tmp_path, *words) == 1
     assert statuses(tmp_path)["1"] == "failed"
@@ -118,7 +118,7 @@ def test_a_worker_that_is_killed_costs_no_table(tmp_path: Path, capsys: pytest.C
 def test_started_again_it_runs_what_is_not_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stop = f"+tracking.stop={{_target_: {STOPPING}, how: SIGTERM, num_blocks: 30}}"
+    stop = f"+tracking.stop={{kind: '{STOPPING}', how: SIGTERM, num_blocks: 30}}"
     words = ["pool.num_blocks=20,30,40", stop]
     assert sweep(tmp_path, *words) == 143
     assert statuses(tmp_path) == {"0": "done", "1": "interrupted"}
@@ -140,7 +140,7 @@ def test_started_again_it_runs_what_is_not_done(
 
 
 def test_started_again_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["pool.num_blocks=20,30", f"+tracking.stop={{_target_: {STOPPING}, how: SIGKILL, num_blocks: 30}}"]
+    words = ["pool.num_blocks=20,30", f"+tracking.stop={{kind: '{STOPPING}', how: SIGKILL, num_blocks: 30}}"]
     command = [sys.executable, "-m", "kvhybrid", "replay", "-m", TRACE, *words, f"hydra.sweep.dir={tmp_path}"]
     killed = subprocess.run(command, env=dict(os.environ), capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kvhybrid.replay.executor import OneByOne
+from kvhybrid.replay.arrivals import OneByOne
 from kvhybrid.replay.layers import CacheSettings, LayerSettings
 from kvhybrid.replay.mooncake import MooncakeTrace
 from kvhybrid.sessions.replay import build_loop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def test_keys_that_are_not_needed_are_passed_over(tmp_path: Path) -> None:
 
 def test_limit_takes_the_first_requests_and_reads_no_further(tmp_path: Path) -> None:
     trace = written(tmp_path, LINE, LINE, "not JSON")
-    trace.limit = 2
+    trace = replace(trace, limit=2)
     assert len(trace.read()) == 2
 
 

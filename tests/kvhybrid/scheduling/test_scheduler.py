@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request, RequestStatus
-from kvhybrid.scheduling.scheduler import CapacityError, Scheduler, SchedulerOutput
+from kvhybrid.scheduling.base import CapacityError, SchedulerOutput
+from kvhybrid.scheduling.scheduler import Scheduler
 from kvhybrid.specs import FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 
 BLOCK = 4

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvhybrid.replay.executor import Arrival, Arrivals, OneByOne
+from kvhybrid.replay.arrivals import Arrival, Arrivals, OneByOne
 from kvhybrid.replay.trace import TraceRequest
-from kvhybrid.tracking import Tracker
+from kvhybrid.tracking.base import Tracker
 
 
 @dataclass(kw_only=True)
@@ -48,7 +48,7 @@ class Stopping(Tracker):
     def finish(self, summary: Mapping[str, Any]) -> None: ...
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Crashing(OneByOne):
     """Fails in the middle of a replay, as a plug-in with a bug does."""
 
@@ -69,5 +69,5 @@ class _Crash(Arrivals):
         return taken
 
 
-STOPPING = f"{Stopping.__module__}.{Stopping.__qualname__}"
-CRASHING = f"{Crashing.__module__}.{Crashing.__qualname__}"
+STOPPING = f"{Stopping.__module__}:{Stopping.__qualname__}"
+CRASHING = f"{Crashing.__module__}:{Crashing.__qualname__}"

@@ -30,7 +30,7 @@ VERBS = pytest.mark.parametrize("command", [REPLAY, TINY], ids=["replay", "run"]
 
 def stop(how: str, **fields: Any) -> str:
     said = "".join(f", {name}: {value}" for name, value in fields.items())
-    return f"+tracking.stop={{_target_: {STOPPING}, how: {how}{said}}}"
+    return f"+tracking.stop={{kind: '{STOPPING}', how: {how}{said}}}"
 
 
 def summary_in(folder: Path) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def test_a_kill_leaves_whole_lines_and_a_failed_wandb_run(tmp_path: Path) -> Non
 def plug_ins(tmp_path: Path) -> str:
     """An option that adds ``executor=crashing``."""
     (tmp_path / "conf" / "executor").mkdir(parents=True)
-    (tmp_path / "conf" / "executor" / "crashing.yaml").write_text(f"_target_: {CRASHING}\n")
+    (tmp_path / "conf" / "executor" / "crashing.yaml").write_text(f"kind: {CRASHING}\n")
     return f"--config-dir={tmp_path / 'conf'}"
 
 
@@ -129,7 +129,7 @@ def test_a_crash_shows_its_traceback_and_keeps_the_figures(plug_ins: str, tmp_pa
 
 def test_what_cannot_be_run_after_all_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from kvhybrid.replay.loop import ReplayLoop
-    from kvhybrid.scheduling.scheduler import CapacityError
+    from kvhybrid.scheduling.base import CapacityError
 
     def too_large(loop: ReplayLoop, num_steps: int) -> bool:
         raise CapacityError("request", "needs 3 of 2 blocks")

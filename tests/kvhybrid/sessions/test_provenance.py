@@ -14,7 +14,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from kvhybrid.cli import main
-from kvhybrid.replay.executor import OpenLoop
+from kvhybrid.replay.arrivals import OpenLoop
 from kvhybrid.replay.layers import CacheSettings, LayerSettings
 from kvhybrid.replay.mooncake import MooncakeTrace
 from kvhybrid.sessions.provenance import commit_of
@@ -23,8 +23,8 @@ from kvhybrid.sessions.replay_settings import ReplaySettings
 from kvhybrid.sessions.run import run
 from kvhybrid.sessions.run_settings import RunSettings
 from kvhybrid.settings.model import JambaSettings
-from kvhybrid.tracking import JsonLinesTracker
-from kvhybrid.workloads import Random
+from kvhybrid.tracking.jsonl import JsonLinesTracker
+from kvhybrid.workloads.random import Random
 
 SMALL = Path(__file__).parents[1] / "replay" / "small_trace.jsonl"
 TIMED = ("seconds", "tokens_per_second", "requests_per_second", "overrides")
@@ -72,7 +72,7 @@ def test_a_run_starts_again_from_its_folder(words: list[str], tmp_path: Path) ->
 def test_a_part_of_your_own_needs_no_config_of_your_own_the_second_time(tmp_path: Path) -> None:
     conf = tmp_path / "conf" / "executor"
     conf.mkdir(parents=True)
-    (conf / "mine.yaml").write_text("_target_: kvhybrid.replay.executor.OpenLoop\ntime_scale: 0.5\n")
+    (conf / "mine.yaml").write_text("kind: kvhybrid.replay.arrivals:OpenLoop\ntime_scale: 0.5\n")
     words = ["--config-dir", str(conf.parent), f"trace.path={SMALL}", "executor=mine"]
     assert main(["replay", *words, f"hydra.run.dir={tmp_path / 'first'}"]) == 0
     assert again("replay", tmp_path / "first") == 0

@@ -17,8 +17,13 @@ from kvhybrid.errors import InputError
 from kvhybrid.sessions.run import run
 from kvhybrid.sessions.run_settings import PoolSettings, RunSettings, SchedulerSettings
 from kvhybrid.settings.model import CheckpointSettings, Gemma3Settings, JambaSettings, Qwen3NextSettings
-from kvhybrid.tracking import JsonLinesTracker, Tracker, WandbTracker
-from kvhybrid.workloads import MultiTurn, Random, SharedPrefix, SourceCode
+from kvhybrid.tracking.base import Tracker
+from kvhybrid.tracking.jsonl import JsonLinesTracker
+from kvhybrid.tracking.wandb import WandbTracker
+from kvhybrid.workloads.multi_turn import MultiTurn
+from kvhybrid.workloads.random import Random
+from kvhybrid.workloads.shared_prefix import SharedPrefix
+from kvhybrid.workloads.source_code import SourceCode
 from tests.kvhybrid.sessions.stopping import Stopping
 from tests.kvhybrid.tracking import wandb_file
 
@@ -218,7 +223,7 @@ def test_a_run_from_python_describes_its_settings(tmp_path: Path) -> None:
     written = OmegaConf.load(tmp_path / "run" / "config.yaml")
     assert written.seed == 9
     assert written.model.sliding_window == 32
-    assert written.workload._target_ == "kvhybrid.workloads.shared_prefix.SharedPrefix"
+    assert written.workload.kind == "kvhybrid.workloads.shared_prefix:SharedPrefix"
 
 
 def test_ctrl_c_ends_a_run_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,7 +239,7 @@ def test_ctrl_c_ends_a_sweep_with_its_own_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    stop = f"+tracking.stop={{_target_: {Stopping.__module__}.Stopping, how: KeyboardInterrupt}}"
+    stop = f"+tracking.stop={{kind: '{Stopping.__module__}:Stopping', how: KeyboardInterrupt}}"
     assert main(["run", "-m", "tracking=none", "seed=1,2", "workload=random", *SMALL, stop]) == 130
     captured = capsys.readouterr()
     assert captured.err.splitlines()[-1] == "kvhybrid run: interrupted"

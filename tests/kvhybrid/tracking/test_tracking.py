@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from kvhybrid.tracking import JsonLinesTracker, Tracker, TrackerError, Trackers, WandbTracker
+from kvhybrid.tracking.base import Tracker, TrackerError, Trackers
+from kvhybrid.tracking.jsonl import JsonLinesTracker
+from kvhybrid.tracking.wandb import WandbTracker
 from tests.kvhybrid.tracking import wandb_file
 
 

@@ -10,7 +10,9 @@ import pytest
 
 from kvhybrid.cli import main
 from kvhybrid.run_folder import CLAIM
-from kvhybrid.tracking import JsonLinesTracker, Trackers, WandbTracker
+from kvhybrid.tracking.base import Trackers
+from kvhybrid.tracking.jsonl import JsonLinesTracker
+from kvhybrid.tracking.wandb import WandbTracker
 
 SMALL = Path(__file__).parents[1] / "replay" / "small_trace.jsonl"
 PATIENCE = 0.5

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from kvhybrid.cli import main
-from kvhybrid.workloads import FewShot, MultiTurn, Random, SharedPrefix, Workload, WorkloadRequest
+from kvhybrid.workloads.base import Workload, WorkloadRequest
+from kvhybrid.workloads.few_shot import FewShot
+from kvhybrid.workloads.multi_turn import MultiTurn
+from kvhybrid.workloads.random import Random
+from kvhybrid.workloads.shared_prefix import SharedPrefix
 
 VOCAB = 384
 WORKLOADS = (SharedPrefix, MultiTurn, FewShot, Random)

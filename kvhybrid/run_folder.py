@@ -21,7 +21,7 @@ from kvhybrid.files import beside
 SUMMARY = "summary.json"
 CLAIM = ".running"
 """Locked by the process that fills the folder, for as long as it lives. Holds the overrides of the run."""
-OWN_FILES = ("config.yaml", "provenance.json", SUMMARY, "outputs.jsonl", "hits.png", "wandb")
+OWN_FILES = ("config.yaml", "provenance.json", SUMMARY, "outputs.jsonl", "hits.png", "plan.png", "wandb")
 """What a run writes into its folder, beside the file that a tracker names."""
 
 

@@ -44,8 +44,8 @@ class CacheSettings:
             return self._observed(self.path, block_size)
         if not self.layers:
             raise ValueError(
-                "cache.layers must have an entry, such as {spec: full, count: 32}, or cache.path name a config.json; "
-                "found neither"
+                "cache.layers must have an entry, such as {spec: full, count: 32}, or cache.path must name a "
+                "config.json; found none"
             )
         specs: list[KVCacheSpec] = []
         for at, layer in enumerate(self.layers):

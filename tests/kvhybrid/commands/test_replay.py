@@ -117,7 +117,7 @@ def test_a_sweep_ends_with_a_table_of_its_jobs(tmp_path: Path, capsys: pytest.Ca
         ([TRACE, "pool.num_blocks=5"], ["needs", "blocks", "the pool has 5"]),
         ([TRACE, "scheduler.max_model_len=64"], ["small_trace.jsonl: the longest request has", "max_model_len"]),
         ([TRACE, "cache=custom"], ["cache.layers must have an entry"]),
-        ([TRACE, "cache=hf"], ["or cache.path name a config.json; found neither"]),
+        ([TRACE, "cache=hf"], ["or cache.path must name a config.json; found none"]),
         ([TRACE, "cache=hf", "cache.path=jamba_mni"], ["cache.path: jamba_mni: cannot be read", "did you mean"]),
         ([TRACE, "cache=llama", "cache.path=jamba_mini"], ["give one of cache.layers and cache.path"]),
         (

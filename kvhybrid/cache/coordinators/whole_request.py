@@ -67,7 +67,7 @@ class WholeRequest:
             return need
         in_flight = self.groups.max_in_flight_tokens
         last = max(before, full - in_flight)
-        # No state is read from 0 tokens, and one from 1 token on. After one more token, a state that others hold as
+        # No state is read from 0 tokens, and one from 1 token on. One token later, a state that others hold as
         # well has been replaced by one of the request's own.
         starts = {last, max(before, 1), min(before + 1, full - 1)}
         for period, phase, repeats in self._cycles:

@@ -104,6 +104,15 @@ def test_a_failed_job_alone_is_exit_code_1(name: str, plug_ins: str, tmp_path: P
     assert statuses(folder) == {"0": "failed", "1": "done"}
 
 
+def test_a_plug_in_that_exits_ends_only_its_own_job(tmp_path: Path) -> None:
+    stop = f"+tracking.stop={{kind: '{STOPPING}', how: SystemExit, num_blocks: 20}}"
+    assert sweep(tmp_path / "sweep", "pool.num_blocks=20,30", stop) == 1
+    assert statuses(tmp_path / "sweep") == {"0": "failed", "1": "done"}
+    with pytest.raises(RuntimeError, match="a plug-in has called sys"):
+        main(["replay", TRACE, "pool.num_blocks=20", stop, f"hydra.run.dir={tmp_path / 'alone'}"])
+    assert json.loads((tmp_path / "alone" / "summary.json").read_text())["status"] == "failed"
+
+
 @needs_joblib
 def test_a_worker_that_is_killed_costs_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stop = f"+tracking.stop={{kind: '{STOPPING}', how: SIGKILL, num_blocks: 30}}"

@@ -108,7 +108,10 @@ class Job:
         return found.get(config.objective) if found.get("status") == "done" else None
 
     def _fill(self, settings: Any, folder: RunFolder, invocation: Invocation) -> Ended:
-        summary = self._task(settings, folder.path, invocation)
+        try:
+            summary = self._task(settings, folder.path, invocation)
+        except SystemExit as error:  # else it would end the sweep, or pass for a run that was done
+            raise RuntimeError(f"a plug-in has called sys.exit({error.code!r})") from error
         print(folder.path)
         if summary.status == "interrupted":
             raise NAMES[str(summary.reason)]  # the results are written; now a sweep ends too

@@ -1,25 +1,19 @@
-"""Compiles the modules that every call of the cache manager passes, with mypyc. The rest is in pyproject.toml.
+"""What pyproject.toml cannot say: the kernel in C, and the modules that mypyc compiles.
 
-They are ordinary Python and run as they are where they could not be compiled. ``kvhybrid/compiled.py`` decides at
-import which form runs.
+A wheel, and so ``pip install .``, holds the hot modules compiled. An editable install builds the kernel alone and
+runs the modules' sources, so that an edited file is always what runs. Without a C compiler both are left out: the
+kernel has a form in numpy, and the modules are ordinary Python.
 """
 
 import sys
 from glob import glob
 from importlib.machinery import EXTENSION_SUFFIXES
-from importlib.util import source_hash
 from pathlib import Path
+from shutil import rmtree
 
 from setuptools import Extension, setup
+from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
-
-# Optional: if it cannot be compiled, kvhybrid.managers.kernel.plain does the same in numpy.
-KERNEL = Extension(
-    "kvhybrid.managers.kernel._native",
-    sorted(glob("managers/kernel/*.c")),
-    depends=sorted(glob("managers/kernel/*.h")),
-    optional=True,
-)
 
 HOT = {
     "kvhybrid.cache": (
@@ -63,31 +57,31 @@ HOT = {
     "kvhybrid.managers.pool": ("block_pool", "keys", "observer"),
     "kvhybrid.managers.prefix": ("index", "key_chain", "number_spans", "run"),
     "kvhybrid.managers.retention": ("base",),
-    "kvhybrid.scheduling": ("scheduler",),
+    "kvhybrid.scheduling": ("base", "scheduler"),
 }
 """They call each other as C does, so they are compiled together or not at all."""
 
-MODULES = {
-    f"{package}.{name}": f"{package.replace('.', '/')}/{name}.py" for package in HOT for name in HOT[package]
-}
+LINKS = [f"kvhybrid/{folder}" for folder in ("specs", "managers", "models", "conf")]
+
+KERNEL = Extension(
+    "kvhybrid.managers.kernel._native",
+    sources=sorted(glob("managers/kernel/*.c")),
+    depends=sorted(glob("managers/kernel/*.h")),
+    optional=True,
+)
 
 
-def manifest() -> str:
-    """What ``kvhybrid/compiled.py`` reads."""
-    digests = [f"{name} {source_hash(Path(path).read_bytes()).hex()}" for name, path in MODULES.items()]
-    return "\n".join([EXTENSION_SUFFIXES[0], *digests])
-
-
-def compiled() -> list[Extension]:
+def hot_extensions() -> list[Extension]:
+    paths = [f"{package.replace('.', '/')}/{name}.py" for package in HOT for name in HOT[package]]
+    # The types of other packages would change nothing: mypyc compiles them as plain objects in any case.
+    options = ["--config-file=", "--no-site-packages", "--follow-imports=silent", "--ignore-missing-imports"]
+    options += ["--disable-error-code=var-annotated", *paths]
     try:
         from mypyc.build import mypycify
 
-        # The types of other packages would change nothing: mypyc compiles them as plain objects in any case.
-        options = ["--config-file=", "--no-site-packages", "--follow-imports=silent", "--ignore-missing-imports"]
-        options += ["--disable-error-code=var-annotated", *MODULES.values()]
-        extensions = mypycify(options, group_name="kvhybrid", opt_level="2", debug_level="0")
+        extensions = mypycify(options, group_name="kvhybrid.hot", opt_level="2", debug_level="0")
     except (ImportError, SystemExit) as error:
-        print(f"kvhybrid: mypyc is not here or refused ({error}); its modules stay plain Python", file=sys.stderr)
+        print(f"kvhybrid: mypyc is missing or failed ({error}); its modules stay plain Python", file=sys.stderr)
         return []
     for extension in extensions:
         extension.optional = True
@@ -96,26 +90,38 @@ def compiled() -> list[Extension]:
     return extensions
 
 
-class BuildCompiled(build_ext):
-    """Leaves the manifest beside what it compiled, and nothing of an earlier build where it compiled nothing."""
+class Build(build):
+    """Starts from nothing, so that a wheel never holds what an earlier build left in the ``build`` folder."""
 
     def run(self) -> None:
-        place = Path("." if self.inplace else self.build_lib) / "kvhybrid" / "compiled.txt"
-        place.unlink(missing_ok=True)
-        paths = [Path(self.get_ext_fullpath(extension.name)) for extension in self.extensions]
-        for path in paths:
-            path.unlink(missing_ok=True)
-        for extension in self.extensions:
-            (Path(self.build_lib) / self.get_ext_filename(extension.name)).unlink(missing_ok=True)
+        rmtree(Path(self.build_lib, "kvhybrid"), ignore_errors=True)
         super().run()
-        if len(paths) > len(MODULES) and all(path.exists() for path in paths):
-            partial = place.with_suffix(".partial")
-            partial.write_text(SOURCES)
-            partial.replace(place)
 
 
-SOURCES = manifest()
-"""Before mypyc reads them: whoever saves one meanwhile has not had it compiled."""
-# Other commands, such as those that ask for the metadata, need not wait for mypyc.
-BUILDS = {"bdist_wheel", "build", "build_ext", "editable_wheel", "install"}
-setup(ext_modules=[KERNEL, *(compiled() if BUILDS & {*sys.argv} else [])], cmdclass={"build_ext": BuildCompiled})
+class BuildExtensions(build_ext):
+    """Beside the sources: nothing but the kernel of this build. In a wheel: all hot modules, or none."""
+
+    def run(self) -> None:
+        if self.inplace:
+            for folder in ("kvhybrid", "managers"):
+                for left in Path(folder).rglob(f"*{EXTENSION_SUFFIXES[0]}"):
+                    left.unlink()
+        super().run()
+        hot = [Path(self.get_ext_fullpath(built.name)) for built in self.extensions if built is not KERNEL]
+        if not all(path.exists() for path in hot):
+            for path in hot:
+                path.unlink(missing_ok=True)
+
+
+if broken := [link for link in LINKS if not Path(link).is_dir()]:
+    raise SystemExit(
+        f"kvhybrid cannot be installed from here: {', '.join(broken)} must be symbolic links to the folders at "
+        "the top, but did not arrive as links; clone with git (on Windows: git clone -c core.symlinks=true, in "
+        "developer mode), or unpack the archive with a program that keeps symbolic links"
+    )
+
+setup(
+    # mypyc takes its time, so only what builds a wheel waits for it.
+    ext_modules=[KERNEL, *(hot_extensions() if "bdist_wheel" in sys.argv else [])],
+    cmdclass={"build": Build, "build_ext": BuildExtensions},
+)

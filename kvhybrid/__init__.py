@@ -6,10 +6,10 @@ neither torch nor transformers.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from kvhybrid import compiled as compiled  # before any other module: it chooses their form
+from importlib.machinery import EXTENSION_SUFFIXES
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from kvhybrid.cache.config import CacheConfigError, KVCacheConfig, KVCacheGroup
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from kvhybrid.engine.sampling import SamplingParams
     from kvhybrid.errors import InputError
     from kvhybrid.planning import CachePlan, PlanningError, plan_cache
-    from kvhybrid.scheduling.scheduler import CapacityError, Scheduler
+    from kvhybrid.scheduling.base import CapacityError
+    from kvhybrid.scheduling.scheduler import Scheduler
     from kvhybrid.specs import (
         AttentionSpec,
         ChunkedLocalAttentionSpec,
@@ -66,9 +67,14 @@ __all__ = [
     "SinkWindowSpec",
     "SlidingWindowSpec",
     "SuffixSpec",
+    "is_compiled",
     "plan_cache",
     "register_spec",
 ]
+
+_MANAGER = os.path.join(os.path.dirname(__file__), "cache", "manager")
+is_compiled: Final = any(os.path.exists(_MANAGER + suffix) for suffix in EXTENSION_SUFFIXES)
+"""Whether the hot modules are compiled: they are after ``pip install .``, not in an editable install."""
 
 _HOMES = (
     "kvhybrid.errors",
@@ -79,6 +85,7 @@ _HOMES = (
     "kvhybrid.cache.stats",
     "kvhybrid.cache.manager",
     "kvhybrid.planning",
+    "kvhybrid.scheduling.base",
     "kvhybrid.scheduling.scheduler",
     "kvhybrid.engine.sampling",
     "kvhybrid.engine.engine",

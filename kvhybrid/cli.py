@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 
-from kvhybrid.errors import InputError
+from kvhybrid.console import accept_any_text
+from kvhybrid.errors import InputError, OutputError, print_error, wants_traceback
+from kvhybrid.interruption import Terminated, exit_code, sigterm_raises
+from kvhybrid.streams import lasting_streams
 
 
 @dataclass(frozen=True)
@@ -31,23 +35,50 @@ USAGE = "usage: kvhybrid VERB [arguments]"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a verb. Returns 0, 2 for a mistake of the user, 130 when interrupted."""
+    """Run a verb.
+
+    Returns 0, 2 for a mistake of the user, 1 for what failed or could not be written, and for an interrupt 128 and
+    the number of its signal.
+    """
+    accept_any_text()
     given = list(sys.argv[1:] if arguments is None else arguments)
     name, rest = (given[0], given[1:]) if given else ("--help", [])
+    with lasting_streams() as lost:
+        code = _run_verb(name, rest)
+    with suppress(OSError):  # stderr may be what is lost
+        for line in lost:
+            print(f"kvhybrid {name}: {line}", file=sys.stderr)
+    return code or int(bool(lost))
+
+
+def _run_verb(name: str, arguments: list[str]) -> int:
     try:
-        code = _dispatch(name, rest)
-        sys.stdout.flush()
+        with sigterm_raises(), _modules_here():
+            return _dispatch(name, arguments)
     except InputError as error:
-        print(f"kvhybrid {name}: {error}", file=sys.stderr)
+        print_error(name, error, wants_traceback())
         return 2
-    except KeyboardInterrupt:
-        print(f"kvhybrid {name}: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # The reader of a pipe has gone. Python would complain again when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return code
+    except OutputError as error:
+        print(f"kvhybrid {name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as interrupt:
+        word = "terminated" if isinstance(interrupt, Terminated) else "interrupted"
+        print(f"kvhybrid {name}: {word}", file=sys.stderr)
+        return exit_code(interrupt)
+
+
+@contextmanager
+def _modules_here() -> Iterator[None]:
+    """Find modules in the current folder too, behind all others so that none of theirs is hidden."""
+    here = os.getcwd()
+    if here in sys.path:
+        yield
+        return
+    sys.path.append(here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
 
 
 def _dispatch(name: str, arguments: list[str]) -> int:

@@ -1,10 +1,51 @@
-"""The one error that the command line turns into a line and exit code 2."""
+"""The errors that the command line turns into a line and an exit code."""
 
 from __future__ import annotations
 
+import difflib
+import os
+import sys
+import traceback
+from collections.abc import Iterable
+
 
 class InputError(ValueError):
-    """A mistake in what the user gave: a config, a file, an argument.
+    """A mistake in what the user gave: a config, a file, an argument. Exit code 2.
 
     Its message is one or two lines that name the place, what was found and what is accepted.
     """
+
+
+class OutputError(RuntimeError):
+    """A result that could not be written, such as on a full disk. Exit code 1."""
+
+
+def nearest(found: str, accepted: Iterable[str], prefix: str = "") -> str:
+    """``; did you mean …? accepted: …`` for a name that is not among ``accepted``."""
+    accepted = list(accepted)
+    close = difflib.get_close_matches(found, accepted, n=1)
+    hint = f"; did you mean {prefix}{close[0]}?" if close else ";"
+    return f"{hint} accepted: {', '.join(accepted) or 'nothing'}"
+
+
+def one_line(error: BaseException) -> str:
+    """The message of ``error`` on one line; without one, the name of its class."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def described(error: BaseException) -> str:
+    """An unexpected error on one line: its class and its message."""
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def wants_traceback() -> bool:
+    """Whether the environment asks for tracebacks of mistakes too, as Hydra spells it."""
+    return os.environ.get("HYDRA_FULL_ERROR") == "1"
+
+
+def print_error(verb: str, error: Exception, with_traceback: bool) -> None:
+    """Say on stderr what was wrong, on its last line."""
+    if with_traceback:
+        traceback.print_exception(error)
+    print(f"kvhybrid {verb}: {error}", file=sys.stderr)

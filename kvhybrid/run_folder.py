@@ -1,19 +1,41 @@
-"""The folder of one run. Every file is written beside its place and then renamed."""
+"""The folder of one run: who may fill it, and how the run in it ended.
+
+Every file is written beside its place and then renamed.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from kvhybrid.errors import InputError
+from kvhybrid.errors import InputError, OutputError
+from kvhybrid.files import beside
+
+SUMMARY = "summary.json"
+CLAIM = ".running"
+"""Locked by the process that fills the folder, for as long as it lives. Holds the overrides of the run."""
+OWN_FILES = ("config.yaml", "provenance.json", SUMMARY, "outputs.jsonl", "hits.png", "wandb")
+"""What a run writes into its folder, beside the file that a tracker names."""
 
 
-def partial_name(place: Path) -> Path:
-    """Where a file is written until it is whole."""
-    return place.with_name(f".{place.name}.partial")
+class FolderTakenError(InputError):
+    """The folder belongs to another run, which must be left as it is."""
+
+
+def finite(content: Any) -> Any:
+    """The same content, with None for numbers that JSON does not have: NaN and infinities."""
+    if isinstance(content, Mapping):
+        return {key: finite(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [finite(value) for value in content]
+    return None if isinstance(content, float) and not isfinite(content) else content
 
 
 class RunFolder:
@@ -21,31 +43,107 @@ class RunFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-
-    def require_empty(self) -> None:
-        """Raise `InputError` where the folder already holds something."""
-        if self.path.is_dir() and any(self.path.iterdir()):
-            raise InputError(f"the run folder must be new or empty, found files in {self.path}")
-
-    def create(self) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.unfinished = False
+        """Whether the run could not write its summary. Its claim then stays."""
 
     @contextmanager
-    def beside(self, name: str) -> Iterator[Path]:
-        """A path to write to; it becomes ``name`` if the block ends well and is removed if it does not."""
-        partial = partial_name(self.path / name)
+    def claimed(self, overrides: Sequence[str] = ()) -> Iterator[None]:
+        """Make the folder if need be, and keep every other process out of it.
+
+        A folder that was made here and is still empty at the end is removed. The claim of a process that is killed
+        stays: `outcome` tells so.
+
+        Raises:
+            FolderTakenError: Another process fills the folder.
+            OutputError: The folder cannot be made.
+        """
+        ancestor = next(place for place in (self.path, *self.path.absolute().parents) if place.exists())
         try:
-            yield partial
-            partial.replace(self.path / name)
+            self.path.mkdir(parents=True, exist_ok=True)
+            claim = self._claim()
+        except OSError as error:
+            raise OutputError(f"the run folder {self.path} cannot be made: {error.strerror}") from error
+        try:
+            with suppress(OSError):
+                os.write(claim, json.dumps(list(overrides)).encode())
+            yield
         finally:
-            partial.unlink(missing_ok=True)
+            if not self.unfinished:
+                (self.path / CLAIM).unlink(missing_ok=True)
+            os.close(claim)
+            remove_empty(self.path, below=ancestor)
+
+    def _claim(self) -> int:
+        """The claim of the folder, open and locked."""
+        while True:
+            claim = os.open(self.path / CLAIM, os.O_RDWR | os.O_CREAT, 0o666)
+            if not _lock(claim):
+                os.close(claim)
+                raise FolderTakenError(f"another process is filling the run folder {self.path}")
+            if os.fstat(claim).st_nlink:  # else the process that held it has removed it meanwhile
+                os.ftruncate(claim, 0)
+                return claim
+            os.close(claim)
+
+    def require_empty(self) -> None:
+        """Raise `FolderTakenError` where the folder holds something else than what Hydra writes before a run."""
+        if self._content():
+            raise FolderTakenError(f"the run folder must be new or empty, found files in {self.path}")
+
+    def _content(self) -> list[Path]:
+        found = self.path.iterdir() if self.path.is_dir() else ()
+        return [place for place in found if place.name != CLAIM and not _is_hydras(place)]
+
+    def outcome(self) -> dict[str, Any] | None:
+        """What ``summary.json`` says, or, of a run that has written none, its ``status`` and ``reason``.
+
+        The status is then ``running``, or ``failed`` for one that was killed. None where no run has been.
+        """
+        with suppress(FileNotFoundError, NotADirectoryError, ValueError):
+            summary: dict[str, Any] = json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
+            return summary
+        try:
+            with open(self.path / CLAIM, "rb") as claim:
+                overrides = _overrides(claim.read())
+                taken = _is_locked(claim.fileno())
+        except FileNotFoundError:
+            return None
+        if taken:
+            return {"status": "running", "reason": "another process is filling the folder", "overrides": overrides}
+        reason = f"left no {SUMMARY}: it was killed, or its disk was full"
+        return {"status": "failed", "reason": reason, "overrides": overrides}
+
+    def clear(self) -> None:
+        """Remove what a run has left. Call it only while the folder is claimed."""
+        for place in self._content():
+            if place.is_dir() and not place.is_symlink():
+                shutil.rmtree(place)
+            else:
+                place.unlink()
+
+    def refuse_own(self, key: str, path: str) -> None:
+        """Raise `InputError` where ``path`` is one of the files that the run writes here."""
+        place = Path(path).resolve()
+        if place.parent == self.path.resolve() and place.name in OWN_FILES:
+            raise InputError(f"{key}: the run itself writes {place.name} into its folder; accepted: another name")
+
+    def beside(self, name: str) -> AbstractContextManager[Path]:
+        """A path to write to; it becomes ``name`` if the block ends well and is removed if it does not."""
+        return beside(self.path / name)
 
     def write_text(self, name: str, text: str) -> None:
         with self.beside(name) as partial:
             partial.write_text(text, encoding="utf-8")
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        self.write_text(name, json.dumps(content, indent=2) + "\n")
+        self.write_text(name, json.dumps(finite(content), indent=2, allow_nan=False) + "\n")
+
+
+def _is_hydras(place: Path) -> bool:
+    """Whether it is what ``hydra/job_logging`` or ``hydra.output_subdir`` asks for: a log file or a folder."""
+    if place.is_dir():
+        return {file.name for file in place.iterdir()} == {"config.yaml", "hydra.yaml", "overrides.yaml"}
+    return place.is_file() and place.suffix == ".log"
 
 
 def remove_empty(folder: Path, *, below: Path) -> None:
@@ -56,3 +154,40 @@ def remove_empty(folder: Path, *, below: Path) -> None:
             return
         folder.rmdir()
         folder = folder.parent
+
+
+def _overrides(claim: bytes) -> list[str]:
+    try:
+        return [str(override) for override in json.loads(claim)]
+    except ValueError:  # killed before it was written
+        return []
+
+
+if sys.platform == "win32":
+
+    def _lock(claim: int) -> bool:
+        return True  # there, only `require_empty` keeps two runs apart
+
+    def _is_locked(claim: int) -> bool:
+        return False
+
+else:
+    import fcntl
+
+    def _lock(claim: int) -> bool:
+        """Whether no other process holds the lock. Some network file systems have none."""
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
+
+    def _is_locked(claim: int) -> bool:
+        """Whether another process holds the lock, or nobody can tell."""
+        try:
+            fcntl.flock(claim, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        return False

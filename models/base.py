@@ -58,7 +58,7 @@ class EncoderInput:
 
     content: Tensor
     num_tokens: int
-    """Encoder tokens that come of it: those that a decoder reads."""
+    """Encoder tokens that the decoder reads."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,6 @@ class HybridModel(nn.Module):
     A family is one file: config to per-layer specs, the weights' names, and the forward pass.
     """
 
-    model_types: tuple[str, ...] = ()
-    """The ``model_type`` values of Hugging Face configs that the family reads."""
-
     vocab_size: int
     max_model_len: int
     learned_positions: bool = False
@@ -103,7 +100,7 @@ class HybridModel(nn.Module):
     max_encoder_tokens: int = 0
     """Most encoder tokens of a request; 0 for a model without an encoder."""
     page_multiple: int = 1
-    """Tokens: the block size of every attention layer must be a multiple, for the sake of its backend."""
+    """Tokens: the block size of every attention layer must be a multiple; its backend needs that."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], backends: BackendChoice | None = None) -> HybridModel:
@@ -113,9 +110,11 @@ class HybridModel(nn.Module):
         """
         raise NotImplementedError
 
-    @classmethod
-    def map_weights(cls, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Hugging Face parameter names to this family's. Every parameter of the model must come out."""
+    def map_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weights of a checkpoint under the names of this model's parameters, and in their layout.
+
+        Loading refuses what is missing, left over or of another shape.
+        """
         raise NotImplementedError
 
     def layer_specs(self, block_size: int, dtype: torch.dtype) -> dict[str, KVCacheSpec]:

@@ -9,6 +9,9 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from kvhybrid.models.config import section, shown
+
+CONFIG = "config.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
@@ -19,18 +22,52 @@ class CheckpointError(ValueError):
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The dict of ``config.json``."""
-    return _read_json(folder / "config.json")
+    return _read_json(folder / CONFIG)
+
+
+def read_vocab_size(folder: Path) -> Any:
+    """``vocab_size`` as ``config.json`` has it, of the text model if there are others; None if it has none."""
+    config = read_config(folder)
+    try:
+        return (section(config, "text_config") or config).get("vocab_size")
+    except ValueError as error:
+        raise CheckpointError(f"{folder / CONFIG}: {error}") from None
+
+
+def read_end_tokens(folder: Path) -> frozenset[int]:
+    """The tokens that end a text: those of ``generation_config.json`` or else of ``config.json``; none if neither
+    file names any."""
+    generation = folder / "generation_config.json"
+    for path in (generation, folder / CONFIG):
+        if path.is_file():
+            config = _read_json(path)
+            inner = config.get("text_config")
+            for part in (config, inner if isinstance(inner, dict) else {}):
+                if tokens := end_tokens(part.get("eos_token_id"), f"{path}: "):
+                    return tokens
+    return frozenset()
+
+
+def end_tokens(found: Any, where: str = "") -> frozenset[int]:
+    """The tokens of an ``eos_token_id``: a token id, a list of them, or None.
+
+    Raises ValueError for anything else; the message begins with ``where``.
+    """
+    ids = [] if found is None else list(found) if isinstance(found, (list, tuple, set, frozenset)) else [found]
+    if any(isinstance(token, bool) or not isinstance(token, int) or token < 0 for token in ids):
+        raise ValueError(f"{where}eos_token_id must be a token id or a list of token ids, found {shown(found)}")
+    return frozenset(ids)
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors of the folder by name, from one file or from the shards that its index lists."""
-    if (folder / INDEX).exists():
+    """All tensors of the folder by name, from one file or, without it, from the shards that the index lists."""
+    if (folder / SINGLE).exists():
+        files = [SINGLE]
+    elif (folder / INDEX).exists():
         weight_map = _read_json(folder / INDEX).get("weight_map")
         if not isinstance(weight_map, dict):
             raise CheckpointError(f"{folder / INDEX}: no 'weight_map'")
         files = sorted({str(name) for name in weight_map.values()})
-    elif (folder / SINGLE).exists():
-        files = [SINGLE]
     else:
         raise CheckpointError(f"{folder}: found neither {SINGLE} nor {INDEX}; only safetensors are accepted")
     weights: dict[str, Tensor] = {}
@@ -58,6 +95,10 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: missing") from None
     except json.JSONDecodeError as error:
         raise CheckpointError(f"{path}: line {error.lineno}: not JSON: {error.msg}") from None
+    except RecursionError:
+        raise CheckpointError(f"{path}: not a config: it is nested too deeply") from None
+    except (OSError, ValueError) as error:  # a folder, other bytes than UTF-8, an integer of thousands of digits
+        raise CheckpointError(f"{path}: cannot be read: {error}") from None
     if not isinstance(found, dict):
         raise CheckpointError(f"{path}: expected an object, found {type(found).__name__}")
     return found

@@ -1,4 +1,4 @@
-"""What the encoder-decoder families share: an encoder, and decoder layers that read what it made."""
+"""What the encoder-decoder families share: an encoder, and decoder layers that read its output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import nn
 
 from kvhybrid.models.base import EncoderBatch, EncoderInput
 from kvhybrid.models.decoder import Decoder
@@ -14,28 +14,22 @@ from kvhybrid.models.layers.cross_attention import CrossAttention
 
 
 class EncoderDecoder(Decoder):
-    """A family sets what `Decoder` asks for and `max_encoder_tokens`, and answers the two methods below."""
+    """A family sets what `Decoder` asks for, `max_encoder_tokens` and `encoder`, and checks an encoder's input."""
 
-    def read_encoder_input(self, found: Any) -> EncoderInput:
-        raise NotImplementedError
-
-    def encoder_states(self, content: Tensor) -> Tensor:
-        """``states_TM`` that the decoder reads of one input, in the encoder's width."""
-        raise NotImplementedError
-
-    def cross_layers(self) -> list[CrossAttention]:
-        return [layer for layer in self.modules() if isinstance(layer, CrossAttention)]
+    encoder: nn.Module
+    """Called with one input's content; gives ``states_TM`` in the encoder's width."""
 
     @torch.no_grad()
     def encode(self, batch: EncoderBatch) -> None:
         # One input at a time: they differ in length, and a step seldom admits many.
-        states_TM = torch.cat([self.encoder_states(given.content) for given in batch.inputs])
-        for layer in self.cross_layers():
-            layer.write(states_TM, batch.group_of_layer[layer.name])
+        states_TM = torch.cat([self.encoder(given.content) for given in batch.inputs])
+        for layer in self.modules():
+            if isinstance(layer, CrossAttention):
+                layer.write(states_TM, batch.group_of_layer[layer.name])
 
 
 def token_input(found: Any, vocab_size: int) -> EncoderInput:
-    """An encoder input that is a list of token ids below ``vocab_size``. ValueError where it is something else."""
+    """An encoder input that is a list of token ids below ``vocab_size``. ValueError for anything else."""
     accepted = f"a list of token ids in [0, {vocab_size})"
     if not isinstance(found, Sequence) or isinstance(found, str) or not len(found):
         what = "an empty list" if isinstance(found, Sequence) and not len(found) else type(found).__name__

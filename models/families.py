@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kvhybrid.models.base import HybridModel
-from kvhybrid.models.registry import LazyRegistry
+from kvhybrid.plugins import BUILT_IN, PluginError, Registry, UnknownPluginError
 
-families = LazyRegistry(
+if TYPE_CHECKING:
+    from kvhybrid.models.base import HybridModel
+
+families: Registry[HybridModel] = Registry(
     "model_type",
     "kvhybrid.models",
+    "kvhybrid.models.base:HybridModel",
     {
         "bamba": "kvhybrid.models.bamba:Bamba",
-        "gemma2": "kvhybrid.models.gemma:Gemma",
-        "gemma3": "kvhybrid.models.gemma:Gemma",
-        "gemma3_text": "kvhybrid.models.gemma:Gemma",
+        "gemma2": "kvhybrid.models.gemma:Gemma2",
+        "gemma3": "kvhybrid.models.gemma:Gemma3",
+        "gemma3_text": "kvhybrid.models.gemma:Gemma3",
         "gemma3n": "kvhybrid.models.gemma3n:Gemma3n",
         "gemma3n_text": "kvhybrid.models.gemma3n:Gemma3n",
         "gpt_oss": "kvhybrid.models.gpt_oss:GptOss",
@@ -39,19 +42,36 @@ LAYER_KINDS = frozenset(
 def family_of(config: Mapping[str, Any]) -> type[HybridModel]:
     """The family that reads ``config``.
 
-    ValueError names an unknown ``model_type``, the known ones, and which of its kinds of layers no family has.
+    Raises:
+        ValueError: The ``model_type`` is no string.
+        PluginError: The ``model_type`` is unknown; the text names the known ones, the layer types that no family
+            has, and what can be done.
     """
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str):
+        from kvhybrid.models.config import shown  # imports torch, which listing the families does not need
+
+        raise ValueError(f"model_type must be a string, found {shown(model_type)}")
     try:
-        return families.get(str(config.get("model_type")))
-    except ValueError as error:
-        raise ValueError(f"{error}{_about_layers(config)}") from error
+        return families.get(model_type)
+    except UnknownPluginError as error:
+        raise PluginError(f"{error}; {_about_layers(config)}{_ways_out()}") from None
 
 
 def _about_layers(config: Mapping[str, Any]) -> str:
     inner = config.get("text_config")
-    kinds = set(config.get("layer_types") or (inner or {}).get("layer_types") or ())
+    listed = config.get("layer_types") or (isinstance(inner, Mapping) and inner.get("layer_types")) or ()
+    kinds = {kind for kind in listed if isinstance(kind, str)} if isinstance(listed, (list, tuple)) else set()
     if not kinds:
         return ""
     if missing := sorted(kinds - LAYER_KINDS):
-        return f"; kinds of its layers that no family here has: {', '.join(missing)}"
-    return f"; there are families with all its kinds of layers: {', '.join(sorted(kinds))}"
+        return f"kinds of its layers that no family here has: {', '.join(missing)}; "
+    return f"there are families with all its kinds of layers: {', '.join(sorted(kinds))}; "
+
+
+def _ways_out() -> str:
+    plugged_in = [f"{entry.name} ({entry.target})" for entry in families.entries() if entry.origin != BUILT_IN]
+    return (
+        f"a family is one file of yours, see docs/add-a-model.md; installed as plug-ins "
+        f"({families.group}): {', '.join(plugged_in) or 'none'}"
+    )

@@ -5,18 +5,19 @@ Sources: the Hugging Face configs of Gemma 3n E2B and E4B, AltUp (arXiv:2301.133
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from kvhybrid.models.backends.base import AttentionNeed
-from kvhybrid.models.backends.visibility import Visibility
 from kvhybrid.models.base import BackendChoice, ForwardBatch
+from kvhybrid.models.config import activation, count, flag, number, one_or_listed, optional
 from kvhybrid.models.decoder import Decoder
-from kvhybrid.models.layers.activation import Activation, activation
+from kvhybrid.models.decoder_config import WindowedConfig, local_ropes
+from kvhybrid.models.layers.activation import Activation
 from kvhybrid.models.layers.altup import AltUp, Streams
 from kvhybrid.models.layers.attention import Attention
 from kvhybrid.models.layers.laurel import Laurel
@@ -25,15 +26,15 @@ from kvhybrid.models.layers.norm import WideRMSNorm
 from kvhybrid.models.layers.per_layer_input import PerLayerInput, PerLayerInputs
 from kvhybrid.models.layers.plans import Plans
 from kvhybrid.models.layers.rope import Rope, Rotation
+from kvhybrid.models.layers.scaled_embedding import ScaledEmbedding
 from kvhybrid.models.layers.shared_attention import SharedAttention
 from kvhybrid.models.layers.sparse_mlp import SparseMLP
 from kvhybrid.models.layers.unit_norm import UnitNorm
 
-SLIDING, FULL = "sliding_attention", "full_attention"
-THETA = {SLIDING: ("rope_local_base_freq", 10_000.0), FULL: ("rope_theta", 1_000_000.0)}
-"""The older key of each kind's rope base, and the base where a config has none."""
+T = TypeVar("T")
 
-OTHER_SENSES = ("vision_tower.", "audio_tower.", "embed_vision.", "embed_audio.")
+MOST_STREAMS = 1000
+
 PARTS = {
     "embed_tokens_per_layer": "layer_inputs",
     "per_layer_model_projection": "layer_inputs",
@@ -47,150 +48,100 @@ PARTS = {
 """Checkpoints keep these weights beside the layers, or beside the parts of a layer; here they lie in a part."""
 
 
-@dataclass(frozen=True)
-class Gemma3nConfig:
-    """What the forward pass needs to know."""
-
-    vocab_size: int
-    layer_vocab_size: int
+@dataclass(frozen=True, kw_only=True)
+class Gemma3nConfig(WindowedConfig):
+    vocab_size: int = count(262_400)
+    vocab_size_per_layer_input: int = count(262_144)
     """Tokens that have embeddings of their own for each layer."""
-    width: int
-    layer_width: int
-    """Of the per-layer embeddings."""
-    inner: tuple[int, ...]
-    sparsity: tuple[float, ...]
+    hidden_size: int = count(2048)
+    hidden_size_per_layer_input: int = count(256)
+    intermediate_size: int | tuple[int, ...] = one_or_listed(count(16_384))
+    activation_sparsity_pattern: float | tuple[float, ...] | None = optional(
+        one_or_listed(number(None, zero=True))
+    )
     """The share of a layer's gates that stays closed."""
-    num_heads: int
-    num_kv_heads: int
-    head_size: int
-    max_len: int
-    norm_eps: float
-    act: Activation
-    bias: bool
-    tied: bool
-    logit_cap: float | None
-    window: int
-    layer_types: tuple[str, ...]
-    sources: tuple[int | None, ...]
-    """The layer whose cache a layer reads, None where it has its own."""
-    ropes: Mapping[str, Rope]
-    laurel_rank: int
-    streams: int
-    active: int
+    num_hidden_layers: int = count(35)
+    num_kv_shared_layers: int = count(15, least=0)
+    num_attention_heads: int = count(8)
+    num_key_value_heads: int | None = optional(count(2))
+    head_dim: int | None = optional(count(256))
+    max_position_embeddings: int = count(32_768)
+    hidden_act: Activation = activation("gelu_pytorch_tanh", key="hidden_activation")
+    tie_word_embeddings: bool = flag(True)
+    final_logit_softcapping: float | None = optional(number(30.0))
+    sliding_window: int | None = optional(count(512))
+    laurel_rank: int = count(64)
+    altup_num_inputs: int = count(4, most=MOST_STREAMS)
+    altup_active_idx: int = count(0, least=0)
     """The stream that the layers compute."""
-    scales_output: bool
+    altup_correct_scale: bool = flag(True)
+    rope_local_base_freq: float | None = optional(number(None))
 
-    @classmethod
-    def read(cls, config: Mapping[str, Any]) -> Gemma3nConfig:
-        """From the dict of a ``config.json``; keys that it leaves out have the family's defaults."""
-        text: Mapping[str, Any] = config.get("text_config") or config
-        layer_types = _layer_types(text)
-        count = len(layer_types)
-        head_size = text.get("head_dim", 256)
-        sparse = 10 if count > 10 else 0
-        return cls(
-            vocab_size=text.get("vocab_size", 262_400),
-            layer_vocab_size=text.get("vocab_size_per_layer_input", 262_144),
-            width=text.get("hidden_size", 2048),
-            layer_width=text.get("hidden_size_per_layer_input", 256),
-            inner=_per_layer(text, "intermediate_size", count, 16_384),
-            sparsity=_per_layer(
-                text, "activation_sparsity_pattern", count, [0.95] * sparse + [0.0] * (count - sparse)
-            ),
-            num_heads=text.get("num_attention_heads", 8),
-            num_kv_heads=text.get("num_key_value_heads", 2),
-            head_size=head_size,
-            max_len=text.get("max_position_embeddings", 32_768),
-            norm_eps=text.get("rms_norm_eps", 1e-6),
-            act=activation(text.get("hidden_activation") or "gelu_pytorch_tanh"),
-            bias=text.get("attention_bias", False),
-            tied=config.get("tie_word_embeddings", text.get("tie_word_embeddings", True)),
-            logit_cap=text.get("final_logit_softcapping", 30.0),
-            window=text.get("sliding_window", 512),
-            layer_types=layer_types,
-            sources=_sources(layer_types, text.get("num_kv_shared_layers", 15)),
-            ropes={kind: _rope(text, kind, head_size) for kind in sorted(set(layer_types))},
-            laurel_rank=text.get("laurel_rank", 64),
-            streams=text.get("altup_num_inputs", 4),
-            active=text.get("altup_active_idx", 0),
-            scales_output=text.get("altup_correct_scale", True),
-        )
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.altup_active_idx >= self.altup_num_inputs:
+            raise ValueError(
+                f"altup_active_idx must be below altup_num_inputs = {self.altup_num_inputs}, "
+                f"found {self.altup_active_idx}"
+            )
 
+    @property
+    def full_period(self) -> int:
+        return 5
 
-def _layer_types(text: Mapping[str, Any]) -> tuple[str, ...]:
-    """``layer_types``, or every fifth layer full."""
-    count = text.get("num_hidden_layers", 35)
-    kinds = text.get("layer_types") or [SLIDING if (i + 1) % 5 else FULL for i in range(count)]
-    if len(kinds) != count or not {*kinds} <= {SLIDING, FULL}:
-        raise ValueError(
-            f"layer_types must list {SLIDING!r} or {FULL!r} for each of {count} layers, found {list(kinds)}"
-        )
-    return tuple(kinds)
+    @property
+    def ropes(self) -> list[Rope]:
+        return local_ropes(self, self.rope_local_base_freq)
 
+    @cached_property
+    def inner(self) -> Sequence[int]:
+        """The feed-forward's width, layer by layer."""
+        return self._per_layer("intermediate_size", self.intermediate_size)
 
-def _per_layer(text: Mapping[str, Any], key: str, count: int, default: Any) -> tuple[Any, ...]:
-    """A value for each of ``count`` layers, where a config may also give one for all."""
-    found = text.get(key)
-    values = default if found is None else found
-    if not isinstance(values, (list, tuple)):
-        return (values,) * count
-    if len(values) != count:
-        raise ValueError(f"{key} must be one value, or one for each of {count} layers, found {len(values)}")
-    return tuple(values)
+    @cached_property
+    def sparsity(self) -> Sequence[float]:
+        """Layer by layer."""
+        if self.activation_sparsity_pattern is not None:
+            return self._per_layer("activation_sparsity_pattern", self.activation_sparsity_pattern)
+        sparse = 10 if self.num_hidden_layers > 10 else 0
+        return [0.95] * sparse + [0.0] * (self.num_hidden_layers - sparse)
 
+    @cached_property
+    def sources(self) -> Sequence[int | None]:
+        """The layer whose cache a layer reads: for each of the shared ones, which come last, the last layer of its
+        kind before them. None for a layer with a cache of its own."""
+        own = self.num_hidden_layers - self.num_kv_shared_layers
+        last = {kind: index for index, kind in enumerate(self.kinds[: max(own, 0)])}
+        missing = sorted({*self.kinds} - {*last})
+        if missing:
+            raise ValueError(
+                f"num_kv_shared_layers must leave a layer of each kind with a cache of its own, "
+                f"found {self.num_kv_shared_layers}, which leaves no {' and no '.join(missing)}"
+            )
+        return [None if index < own else last[kind] for index, kind in enumerate(self.kinds)]
 
-def _sources(layer_types: tuple[str, ...], num_shared: int) -> tuple[int | None, ...]:
-    """For each of the last ``num_shared`` layers, the last one of its kind before them."""
-    own = len(layer_types) - num_shared
-    last = {kind: index for index, kind in enumerate(layer_types[: max(own, 0)])}
-    missing = sorted({*layer_types} - {*last})
-    if missing:
-        raise ValueError(
-            f"num_kv_shared_layers must leave a layer of each kind with a cache of its own, found {num_shared}, "
-            f"which leaves no {' and no '.join(missing)}"
-        )
-    return tuple(None if index < own else last[kind] for index, kind in enumerate(layer_types))
-
-
-def _rope(text: Mapping[str, Any], kind: str, head_size: int) -> Rope:
-    """The rope of one kind of layer: its ``rope_parameters``, or the older keys."""
-    key, base = THETA[kind]
-    base = text.get(key) or base
-    parameters = text.get("rope_parameters") or {FULL: text.get("rope_scaling")}
-    return Rope.from_parameters(head_size, parameters.get(kind) or {}, base)
-
-
-def _name(index: int) -> str:
-    return f"layers.{index}.self_attn"
+    def _per_layer(self, key: str, found: T | tuple[T, ...]) -> Sequence[T]:
+        """A value for each layer, where the config may also give one for all."""
+        if not isinstance(found, tuple):
+            return [found] * self.num_hidden_layers
+        if len(found) != self.num_hidden_layers:
+            raise ValueError(
+                f"{key} must be one value, or one for each of {self.num_hidden_layers} layers, found {len(found)}"
+            )
+        return found
 
 
 def _attention(config: Gemma3nConfig, index: int, backends: BackendChoice) -> Attention | SharedAttention:
     """Attention with a cache, or over that of the layer's source."""
-    source = config.sources[index]
-    need = AttentionNeed(
-        layer=_name(index),
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_size=config.head_size,
-        scale=1.0,
-        visibility=Visibility(window=config.window if config.layer_types[index] == SLIDING else None),
-        shared_cache=source is not None,
-    )
-    q_norm = WideRMSNorm(config.head_size, config.norm_eps)
-    backend = backends.attention
+    width, backend, bias, eps = config.hidden_size, backends.attention, config.attention_bias, config.rms_norm_eps
+    source, visibility = config.sources[index], config.visibility(index)
+    need = config.attention_need(index, scale=1.0, visibility=visibility, shared_cache=source is not None)
+    q_norm = WideRMSNorm(config.head_size, eps)
     if source is not None:
-        return SharedAttention(
-            need, config.width, source=_name(source), backend=backend, bias=config.bias, q_norm=q_norm
-        )
-    return Attention(
-        need,
-        config.width,
-        backend=backend,
-        bias=config.bias,
-        q_norm=q_norm,
-        k_norm=WideRMSNorm(config.head_size, config.norm_eps),
-        v_norm=UnitNorm(config.norm_eps),
-    )
+        read = config.attention_need(source).layer
+        return SharedAttention(need, width, source=read, backend=backend, bias=bias, q_norm=q_norm)
+    k_norm, v_norm = WideRMSNorm(config.head_size, eps), UnitNorm(eps)
+    return Attention(need, width, backend=backend, bias=bias, q_norm=q_norm, k_norm=k_norm, v_norm=v_norm)
 
 
 class Gemma3nLayer(nn.Module):
@@ -199,20 +150,17 @@ class Gemma3nLayer(nn.Module):
     def __init__(self, config: Gemma3nConfig, index: int, backends: BackendChoice) -> None:
         super().__init__()
         self.config = config
-        self.kind = config.layer_types[index]
-        width, eps = config.width, config.norm_eps
-        self.altup = AltUp(width, config.streams, config.active, eps)
+        width, eps, act = config.hidden_size, config.rms_norm_eps, config.hidden_act
+        self.altup = AltUp(width, config.altup_num_inputs, config.altup_active_idx, eps)
         self.input_layernorm = WideRMSNorm(width, eps)
         self.laurel = Laurel(width, config.laurel_rank, eps)
         self.self_attn = _attention(config, index, backends)
         self.post_attention_layernorm = WideRMSNorm(width, eps)
         self.pre_feedforward_layernorm = WideRMSNorm(width, eps)
         inner, sparsity = config.inner[index], config.sparsity[index]
-        self.mlp = (
-            SparseMLP(width, inner, config.act, sparsity) if sparsity else GatedMLP(width, inner, config.act)
-        )
+        self.mlp = SparseMLP(width, inner, act, sparsity) if sparsity else GatedMLP(width, inner, act)
         self.post_feedforward_layernorm = WideRMSNorm(width, eps)
-        self.layer_input = PerLayerInput(width, config.layer_width, config.act, eps)
+        self.layer_input = PerLayerInput(width, config.hidden_size_per_layer_input, act, eps)
 
     def fill(self, generator: torch.Generator) -> None:
         """Scores are not scaled by the head's size, so an untrained layer's queries are smaller than others'."""
@@ -222,16 +170,16 @@ class Gemma3nLayer(nn.Module):
 
     def forward(self, x_ATM: Tensor, input_TI: Tensor, plans: Plans, rotation: Rotation) -> Tensor:
         predicted_ATM = self.altup.predict(x_ATM)
-        x_TM = predicted_ATM[self.config.active]
+        x_TM = predicted_ATM[self.altup.active]
         normed_TM = self.input_layernorm(x_TM)
         read_TM = self.post_attention_layernorm(self.self_attn(normed_TM, plans, rotation))
         x_TM = (x_TM + read_TM + self.laurel(normed_TM)) / 2**0.5
         x_TM = x_TM + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x_TM)))
         out_ATM = self.altup.correct(predicted_ATM, x_TM)
-        active_TM = out_ATM[self.config.active]
-        if self.config.scales_output:
+        active_TM = out_ATM[self.altup.active]
+        if self.config.altup_correct_scale:
             active_TM = active_TM * self.altup.correct_output_scale
-        # Only the streams behind the first are told.
+        # The first stream does not get the per-layer input.
         out_ATM[1:] += self.layer_input(active_TM, input_TI)
         return out_ATM
 
@@ -239,65 +187,42 @@ class Gemma3nLayer(nn.Module):
 class Gemma3n(Decoder):
     """The text part of Gemma 3n."""
 
-    model_types = ("gemma3n", "gemma3n_text")
+    config: Gemma3nConfig
+    config_class = Gemma3nConfig
+    layer_class = Gemma3nLayer
+    norm_class = WideRMSNorm
+    embedding_class = ScaledEmbedding
+    other_parts = ("vision_tower.", "audio_tower.", "embed_vision.", "embed_audio.")
 
-    def __init__(self, config: Gemma3nConfig, backends: BackendChoice) -> None:
-        super().__init__()
-        self.config = config
-        self.vocab_size = config.vocab_size
-        self.max_model_len = config.max_len
-        width, count = config.width, len(config.layer_types)
-        self.embed_tokens = nn.Embedding(config.vocab_size, width)
+    def add_inputs(self) -> None:
+        super().add_inputs()
+        config = self.config
         self.layer_inputs = PerLayerInputs(
-            config.layer_vocab_size, width, count, config.layer_width, config.norm_eps
+            config.vocab_size_per_layer_input,
+            config.hidden_size,
+            config.num_hidden_layers,
+            config.hidden_size_per_layer_input,
+            config.rms_norm_eps,
         )
-        self.streams = Streams(width, config.streams)
-        self.layers = nn.ModuleList(Gemma3nLayer(config, index, backends) for index in range(count))
-        self.norm = WideRMSNorm(width, config.norm_eps)
-        self.lm_head = None if config.tied else nn.Linear(width, config.vocab_size, bias=False)
-        self.page_multiple = self.attention_page_multiple()
+        self.streams = Streams(config.hidden_size, config.altup_num_inputs)
 
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any], backends: BackendChoice | None = None) -> Gemma3n:
-        return cls(Gemma3nConfig.read(config), backends or BackendChoice())
-
-    @classmethod
-    def map_weights(cls, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Drops prefixes, the parts that see and hear, and the keys and values that released checkpoints hold for
-        layers which read another's."""
-        sizes = Gemma3nConfig.read(config)
+    def arrange(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Drops the keys and values that released checkpoints hold for layers which read another's."""
         unused = tuple(
-            f"{_name(index)}.{part}"
-            for index, source in enumerate(sizes.sources)
+            f"layers.{index}.self_attn.{part}"
+            for index, source in enumerate(self.config.sources)
             if source is not None
             for part in ("k_proj.", "v_proj.", "k_norm.", "v_norm.")
         )
-        mapped = {}
-        for name, weight in weights.items():
-            text = name.removeprefix("model.").removeprefix("language_model.").removeprefix("model.")
-            if not text.startswith((*OTHER_SENSES, *unused)):
-                mapped[_placed(text)] = weight
-        if sizes.tied:
-            mapped.pop("lm_head.weight", None)
-        return mapped
+        return {_placed(name): weight for name, weight in weights.items() if not name.startswith(unused)}
 
-    @torch.no_grad()
-    def forward(self, batch: ForwardBatch) -> Tensor:
-        plans = Plans(batch)
-        x_TM = self.embed_tokens(batch.token_ids_T)
-        # The factor is rounded to the weights' type first, as in training.
-        x_TM = x_TM * torch.tensor(self.config.width**0.5, dtype=x_TM.dtype, device=x_TM.device)
+    def run_layers(self, x_TM: Tensor, batch: ForwardBatch) -> Tensor:
+        plans, rotations = Plans(batch), self.rotations(batch, x_TM.dtype)
         inputs_TNI = self.layer_inputs(batch.token_ids_T, x_TM)
-        rotations = {
-            kind: rope.rotation(batch.positions_T, x_TM.dtype) for kind, rope in self.config.ropes.items()
-        }
         x_ATM = self.streams.spread(x_TM)
-        for layer, kind, input_TI in zip(self.layers, self.config.layer_types, inputs_TNI.unbind(1), strict=True):
-            x_ATM = layer(x_ATM, input_TI, plans, rotations[kind])
-        x_RM = self.norm(self.streams.merge(x_ATM[:, batch.logit_rows]))
-        logits_RV = self.logits(x_RM)
-        cap = self.config.logit_cap
-        return logits_RV if cap is None else torch.tanh(logits_RV / cap) * cap
+        for layer, input_TI, rotation in zip(self.layers, inputs_TNI.unbind(1), rotations, strict=True):
+            x_ATM = layer(x_ATM, input_TI, plans, rotation)
+        return self.streams.merge(x_ATM[:, batch.logit_rows])
 
 
 def _placed(name: str) -> str:

@@ -7,97 +7,61 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from kvhybrid.models.backends.base import AttentionNeed
-from kvhybrid.models.backends.visibility import Visibility
-from kvhybrid.models.base import BackendChoice, ForwardBatch
+from kvhybrid.models.base import BackendChoice
+from kvhybrid.models.config import count, flag, mapping, number, optional
 from kvhybrid.models.decoder import Decoder
+from kvhybrid.models.decoder_config import WindowedConfig
 from kvhybrid.models.layers.attention import Attention
 from kvhybrid.models.layers.clamped_experts import ClampedExperts
 from kvhybrid.models.layers.norm import RMSNorm
 from kvhybrid.models.layers.plans import Plans
-from kvhybrid.models.layers.rope import Rope, Rotation
-from kvhybrid.models.layers.scaled_rope import read_rope
+from kvhybrid.models.layers.rope import Rotation
 
-SLIDING, FULL = "sliding_attention", "full_attention"
 YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}
 """The family's rope where the config says nothing."""
 
 
-@dataclass(frozen=True)
-class GptOssConfig:
-    """What the forward pass needs to know."""
+@dataclass(frozen=True, kw_only=True)
+class GptOssConfig(WindowedConfig):
+    default_theta: ClassVar[float] = 150_000.0
 
-    vocab_size: int
-    width: int
-    inner: int
-    num_heads: int
-    num_kv_heads: int
-    head_size: int
-    max_len: int
-    norm_eps: float
-    bias: bool
-    tied: bool
-    num_experts: int
-    top_k: int
-    alpha: float
-    limit: float
-    window: int | None
-    layer_types: tuple[str, ...]
-    rope: Rope
+    vocab_size: int = count(201_088)
+    hidden_size: int = count(2880)
+    intermediate_size: int = count(2880)
+    num_hidden_layers: int = count(36)
+    num_attention_heads: int = count(64)
+    num_key_value_heads: int | None = optional(count(8))
+    head_dim: int | None = optional(count(64))
+    max_position_embeddings: int = count(131_072)
+    rms_norm_eps: float = number(1e-5)
+    attention_bias: bool = flag(True)
+    sliding_window: int | None = optional(count(128))
+    num_local_experts: int = count(128)
+    num_experts_per_tok: int = count(4)
+    swiglu_alpha: float = number(1.702)
+    swiglu_limit: float = number(7.0)
+    quantization_config: Mapping[str, Any] | None = mapping()
 
-    @classmethod
-    def read(cls, config: Mapping[str, Any]) -> GptOssConfig:
-        """From the dict of a ``config.json``; keys that it leaves out have the family's defaults."""
-        quantization = config.get("quantization_config")
-        if quantization:
-            method = quantization.get("quant_method")
-            raise ValueError(f"quant_method {method!r} is not supported; only float weights are accepted")
-        width = config.get("hidden_size", 2880)
-        heads = config.get("num_attention_heads", 64)
-        head_size = config.get("head_dim", 64) or width // heads
-        return cls(
-            vocab_size=config.get("vocab_size", 201_088),
-            width=width,
-            inner=config.get("intermediate_size", 2880),
-            num_heads=heads,
-            num_kv_heads=config.get("num_key_value_heads", 8) or heads,
-            head_size=head_size,
-            max_len=config.get("max_position_embeddings", 131_072),
-            norm_eps=config.get("rms_norm_eps", 1e-5),
-            bias=config.get("attention_bias", True),
-            tied=config.get("tie_word_embeddings", False),
-            num_experts=config.get("num_local_experts", 128),
-            top_k=config.get("num_experts_per_tok", 4),
-            alpha=config.get("swiglu_alpha", 1.702),
-            limit=config.get("swiglu_limit", 7.0),
-            window=config.get("sliding_window", 128),
-            layer_types=_layer_types(config),
-            rope=_rope(config, head_size),
-        )
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.quantization_config:
+            method = self.quantization_config.get("quant_method")
+            raise ValueError(
+                f"quantization_config: quant_method {method!r} is not supported; only float weights are accepted"
+            )
 
+    @property
+    def full_period(self) -> int:
+        return 2
 
-def _layer_types(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """``layer_types``, or a window in every other layer, the first included."""
-    count = config.get("num_hidden_layers", 36)
-    kinds = config.get("layer_types") or [FULL if index % 2 else SLIDING for index in range(count)]
-    if len(kinds) != count or not {*kinds} <= {SLIDING, FULL}:
-        raise ValueError(
-            f"layer_types must list {SLIDING!r} or {FULL!r} for each of {count} layers, found {list(kinds)}"
-        )
-    if SLIDING in kinds and config.get("sliding_window", 128) is None:
-        raise ValueError(f"layer_types lists {SLIDING!r}, which needs sliding_window, found null")
-    return tuple(kinds)
-
-
-def _rope(config: Mapping[str, Any], head_size: int) -> Rope:
-    """``rope_parameters``, or the older ``rope_theta`` and ``rope_scaling``."""
-    base = config.get("rope_theta") or 150_000.0
-    return read_rope(head_size, config.get("rope_parameters") or config.get("rope_scaling") or YARN, base)
+    @property
+    def rope_keys(self) -> dict[str, Any]:
+        return super().rope_keys if self.rope_scaling or self.rope_parameters else {**super().rope_keys, **YARN}
 
 
 class GptOssLayer(nn.Module):
@@ -105,21 +69,18 @@ class GptOssLayer(nn.Module):
 
     def __init__(self, config: GptOssConfig, index: int, backends: BackendChoice) -> None:
         super().__init__()
-        width, eps = config.width, config.norm_eps
-        need = AttentionNeed(
-            layer=f"layers.{index}.self_attn",
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
-            head_size=config.head_size,
-            scale=config.head_size**-0.5,
-            visibility=Visibility(window=config.window if config.layer_types[index] == SLIDING else None),
-            sink_logits=True,
-        )
+        width, eps = config.hidden_size, config.rms_norm_eps
+        need = config.attention_need(index, visibility=config.visibility(index), sink_logits=True)
         self.input_layernorm = RMSNorm(width, eps)
-        self.self_attn = Attention(need, width, backend=backends.attention, bias=config.bias)
+        self.self_attn = Attention(need, width, backend=backends.attention, bias=config.attention_bias)
         self.post_attention_layernorm = RMSNorm(width, eps)
         self.mlp = ClampedExperts(
-            width, config.inner, config.num_experts, config.top_k, alpha=config.alpha, limit=config.limit
+            width,
+            config.intermediate_size,
+            config.num_local_experts,
+            config.num_experts_per_tok,
+            alpha=config.swiglu_alpha,
+            limit=config.swiglu_limit,
         )
 
     def forward(self, x_TM: Tensor, plans: Plans, rotation: Rotation) -> Tensor:
@@ -131,48 +92,17 @@ class GptOssLayer(nn.Module):
 class GptOss(Decoder):
     """gpt-oss, with float weights."""
 
-    model_types = ("gpt_oss",)
+    config_class = GptOssConfig
+    layer_class = GptOssLayer
 
-    def __init__(self, config: GptOssConfig, backends: BackendChoice) -> None:
-        super().__init__()
-        self.config = config
-        self.vocab_size = config.vocab_size
-        self.max_model_len = config.max_len
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.width)
-        self.layers = nn.ModuleList(
-            GptOssLayer(config, index, backends) for index in range(len(config.layer_types))
-        )
-        self.norm = RMSNorm(config.width, config.norm_eps)
-        self.lm_head = None if config.tied else nn.Linear(config.width, config.vocab_size, bias=False)
-        self.page_multiple = self.attention_page_multiple()
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any], backends: BackendChoice | None = None) -> GptOss:
-        return cls(GptOssConfig.read(config), backends or BackendChoice())
-
-    @classmethod
-    def map_weights(cls, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Drops the prefix, and turns the experts' matrices to the way of `nn.Linear`, all gates before all ups
-        where checkpoints alternate them."""
-        mapped = {}
+    def arrange(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Turns the experts' matrices to the way of `nn.Linear`, all gates before all ups where checkpoints
+        alternate them."""
+        ours = {}
         for name, weight in weights.items():
-            ours = name.removeprefix("model.")
-            if ".mlp.experts." in ours:
-                ours = ours.replace(".experts.", ".")
-                weight = weight if ours.endswith("_bias") else weight.transpose(1, 2)
-                if ".gate_up_proj" in ours:
+            if ".mlp.experts." in name:
+                weight = weight if name.endswith("_bias") else weight.transpose(1, 2)
+                if ".gate_up_proj" in name:
                     weight = torch.cat((weight[:, ::2], weight[:, 1::2]), dim=1)
-            mapped[ours] = weight
-        if GptOssConfig.read(config).tied:
-            mapped.pop("lm_head.weight", None)
-        return mapped
-
-    @torch.no_grad()
-    def forward(self, batch: ForwardBatch) -> Tensor:
-        plans = Plans(batch)
-        x_TM = self.embed_tokens(batch.token_ids_T)
-        rotation = self.config.rope.rotation(batch.positions_T, x_TM.dtype)
-        for layer in self.layers:
-            x_TM = layer(x_TM, plans, rotation)
-        x_RM = self.norm(x_TM[batch.logit_rows])
-        return self.logits(x_RM)
+            ours[name.replace(".mlp.experts.", ".mlp.")] = weight
+        return ours

@@ -1,4 +1,4 @@
-"""Random weights from a seed, for models that nobody has trained."""
+"""Random weights from a seed, for models without a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import nn
 
 @runtime_checkable
 class Fillable(Protocol):
-    """A layer with rules of its own for its parameters."""
+    """A layer that fills its own parameters."""
 
     def fill(self, generator: torch.Generator) -> None: ...
 
 
 @torch.no_grad()
 def fill_randomly(model: nn.Module, seed: int) -> None:
-    """Fill every parameter: matrices keep the size of what passes through them, norms start at one.
+    """Fill every parameter: matrices keep the scale of their input, norms start at one.
 
-    Embeddings are small, so that where they are tied to the output a token does not simply repeat itself.
+    Embeddings are small: a token whose embedding is also its output row would otherwise repeat itself.
     """
     generator = torch.Generator().manual_seed(seed)
     # Children first: a layer with rules of its own overrides those of its parts.

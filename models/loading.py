@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvhybrid.models.base import BackendChoice, HybridModel
-from kvhybrid.models.checkpoint import CheckpointError, read_config, read_weights
+from kvhybrid.models.checkpoint import CONFIG, CheckpointError, read_config, read_weights
 from kvhybrid.models.families import family_of
 from kvhybrid.models.initialization import fill_randomly
 
@@ -22,13 +22,24 @@ def load_model(
 ) -> HybridModel:
     """The model of a Hugging Face checkpoint folder, its weights as ``dtype``, on the CPU.
 
-    Raises ValueError for an unknown ``model_type``, CheckpointError (a ValueError) where files or weights are
+    Raises CheckpointError (a ValueError) for a config that no family can follow, and for files or weights that are
     missing, unexpected or of another shape.
     """
     folder = Path(path)
+    model = check_config(folder, backends)
+    return _filled(model, read_weights(folder), dtype)
+
+
+def check_config(folder: Path, backends: BackendChoice | None = None) -> HybridModel:
+    """The model of a checkpoint folder on the meta device, without weights.
+
+    Raises CheckpointError, with the file, for a config that no family can follow.
+    """
     config = read_config(folder)
-    model = _unfilled(config, backends)
-    return _filled(model, config, read_weights(folder), dtype)
+    try:
+        return unfilled_model(config, backends)
+    except ValueError as error:
+        raise CheckpointError(f"{folder / CONFIG}: {error}") from error
 
 
 def model_from_hf(
@@ -39,7 +50,7 @@ def model_from_hf(
     ``dtype`` is the model's own where not given.
     """
     config = model.config.to_dict()
-    return _filled(_unfilled(config, backends), config, model.state_dict(), dtype or model.dtype)
+    return _filled(unfilled_model(config, backends), model.state_dict(), dtype or model.dtype)
 
 
 def model_from_config(
@@ -50,21 +61,28 @@ def model_from_config(
     backends: BackendChoice | None = None,
 ) -> HybridModel:
     """An untrained model of a Hugging Face config, its weights drawn from ``seed``."""
-    model = family_of(config).from_config(config, backends)
+    model = _from_config(config, backends)
     fill_randomly(model, seed)
     return _ready(model.to(dtype))
 
 
-def _unfilled(config: Mapping[str, Any], backends: BackendChoice | None) -> HybridModel:
-    """The model without its weights. What is wrong with the config shows here, before any are read."""
+def unfilled_model(config: Mapping[str, Any], backends: BackendChoice | None = None) -> HybridModel:
+    """The model of a config on the meta device, without weights. Raises ValueError for what is wrong with it."""
     with torch.device("meta"):  # no memory for weights that are replaced at once
-        return family_of(config).from_config(config, backends)
+        return _from_config(config, backends)
 
 
-def _filled(
-    model: HybridModel, config: Mapping[str, Any], weights: Mapping[str, Tensor], dtype: torch.dtype
-) -> HybridModel:
-    mapped = model.map_weights(config, weights)
+def _from_config(config: Mapping[str, Any], backends: BackendChoice | None) -> HybridModel:
+    family = family_of(config)
+    try:
+        return family.from_config(config, backends)
+    except (RuntimeError, MemoryError, OverflowError) as error:  # how torch refuses a shape
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"no model can be made of the sizes in the config: {reason}") from error
+
+
+def _filled(model: HybridModel, weights: Mapping[str, Tensor], dtype: torch.dtype) -> HybridModel:
+    mapped = model.map_weights(weights)
     _check(model.state_dict(), mapped)
     model.load_state_dict({name: weight.detach().to(dtype) for name, weight in mapped.items()}, assign=True)
     return _ready(model)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from kvhybrid.specs.dtypes import dtype_bytes
 
@@ -43,6 +43,9 @@ class KVCacheSpec:
 
     kind: ClassVar[str] = ""
     """The name under which the spec is registered."""
+    manager: ClassVar[str | type[Any] | None] = None
+    """What manages its blocks: a registered name, ``module:Class`` or a class. None: the manager registered under
+    ``kind``, or else the generic one."""
     state: ClassVar[bool] = False
     """A step writes only its end, in place: what is kept is one state and not a row of tokens."""
     cacheable: ClassVar[bool] = True
@@ -188,6 +191,13 @@ class AttentionSpec(KVCacheSpec):
     head_size_v: int | None = None
     """Size of a value head, where it differs from a key head."""
     dtype: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, least in (("num_kv_heads", 1), ("head_size", 1), ("head_size_v", 0)):
+            found = getattr(self, name)
+            if found is not None and found < least:
+                raise ValueError(f"{type(self).__name__}: {name} must be at least {least}, found {found}")
 
     def page_parts(self) -> tuple[PagePart, ...]:
         """Keys ``k_BHD`` and values ``v_BHD`` (B tokens, H key/value heads, D head size)."""

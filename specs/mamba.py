@@ -35,6 +35,11 @@ class MambaSpec(SuffixSpec):
                 f"{type(self).__name__}: {len(self.shapes)} shapes, {len(self.dtypes)} dtypes and "
                 f"{len(self.names)} names; there must be as many of each"
             )
+        for shape in self.shapes:
+            if not shape or not all(type(size) is int and size >= 1 for size in shape):
+                raise ValueError(
+                    f"{type(self).__name__}: a shape must have whole numbers of at least 1, found {shape}"
+                )
 
     def first(self, p: int) -> int:
         return max(0, p - 1)

@@ -17,15 +17,17 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 MAY_IMPORT = {
-    "conf": (),
-    "specs": ("specs",),
-    "managers": ("specs", "managers"),
-    "models": ("specs", "models"),
+    "conf": ("conf",),
+    "specs": ("plugins", "specs"),
+    "managers": ("plugins", "specs", "managers"),
+    "models": ("plugins", "specs", "models"),
 }
-"""The folders that lie at the top and are linked into the package, and which of them each may import."""
+"""The folders that lie at the top and are linked into the package, and what of ours each may import. The registry
+of plug-ins lies below all of them."""
 
 FLOORS = (
-    ("errors", "compiled"),
+    ("errors", "console", "interruption", "streams"),
+    ("files", "plugins"),
     ("cache", "text", "run_folder"),
     ("planning", "scheduling", "settings", "tracking"),
     ("engine", "replay", "scenarios", "workloads"),
@@ -101,11 +103,15 @@ def imports(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:
 MODULE_PATH = re.compile(r"kvhybrid(?:\.\w+)+(?=$|:\w)")
 
 
+MODULES = {source.module for source in PACKAGE}
+
+
 def named_in_strings(tree: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-    """Every module of ours that a string names, as ``_target_``, entry points and registries do."""
+    """Every module of ours that a string names, as registries do. Other strings only look alike, such as
+    ``kvhybrid.orders``, a group of entry points."""
     for node in ast.walk(tree):
         text = node.value if isinstance(node, ast.Constant) else None
-        if isinstance(text, str) and (found := MODULE_PATH.match(text)):
+        if isinstance(text, str) and (found := MODULE_PATH.match(text)) and found[0] in MODULES:
             yield node, found[0]
 
 
@@ -142,6 +148,20 @@ def test_the_walk_sees_every_floor() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "module"),
+    [
+        ("kvhybrid.managers.full:FullAttentionManager", "kvhybrid.managers.full"),
+        ("kvhybrid.cache.manager", "kvhybrid.cache.manager"),
+        ("kvhybrid.orders", None),
+        ("kvhybrid.managers.nowhere:Manager", None),
+        ("see kvhybrid.cache.manager", None),
+    ],
+)
+def test_a_string_counts_where_it_names_a_module(text: str, module: str | None) -> None:
+    assert [name for _, name in used(ast.parse(f"target = {text!r}"))] == ([module] if module else [])
+
+
 @pytest.mark.parametrize("folder", MAY_IMPORT)
 def test_a_folder_imports_no_floor_above_its_own(folder: str) -> None:
     allowed = tuple(f"kvhybrid.{name}" for name in MAY_IMPORT[folder])
@@ -149,7 +169,7 @@ def test_a_folder_imports_no_floor_above_its_own(folder: str) -> None:
         f"{source.at(node)} imports {module}"
         for source in PACKAGE
         if source.folder == folder
-        for node, module in imports(source.tree)
+        for node, module in used(source.tree)
         if module.split(".")[0] == "kvhybrid" and module != "kvhybrid"
         if not any(module == name or module.startswith(f"{name}.") for name in allowed)
     ]
@@ -212,8 +232,8 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 def test_test_folders_mirror_the_sources() -> None:
-    """A test lies where its subject lies. Besides, ``tests`` has its own data and its own distribution."""
-    own = ("tests/plugins", "tests/scenarios")
+    """A test lies where its subject lies. ``tests`` has also its own data, distribution and installations."""
+    own = ("tests/installation", "tests/plugins", "tests/scenarios")
     stray = {
         folder
         for source in EVERYTHING

@@ -20,6 +20,7 @@ from kvhybrid.cache.stats import CacheStats
 from kvhybrid.cache.stats_collector import StatsCollector
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.pool.block_pool import BlockPool
+from kvhybrid.plugins import Choice
 
 RUNNING: Final = RequestStatus.RUNNING
 ADMISSIBLE: Final = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
@@ -42,7 +43,8 @@ class KVCacheManager:
         enable_caching: bool = True,
         watermark: float = 0.0,
         retention_interval: int | None = None,
-        eviction: str = "lru",
+        retention: Choice = "interval",
+        eviction: Choice = "lru",
         track_misses: bool = False,
         record_events: bool = False,
         residency_clock: Callable[[], float] | None = None,
@@ -57,7 +59,8 @@ class KVCacheManager:
                 are admitted one by one.
             retention_interval: Where window tails and states stay reusable. None: wherever a hit can end. 0: at
                 the prompt's end and at junctions. N: additionally every N tokens.
-            eviction: Name of the order of reuse, or ``"module:Class"``.
+            retention: The retention policy: a registered name, ``module:Class``, or a callable that makes it.
+            eviction: The order of reuse, by the same.
             track_misses: Find the cause of every token that was not hit, for `stats`.
             record_events: Collect cache events for `take_events`.
             residency_clock: Measure how long blocks live, in the unit of this clock, for ``residency``.
@@ -79,6 +82,7 @@ class KVCacheManager:
             max_model_len=max_model_len,
             max_in_flight_tokens=max_in_flight_tokens or max_model_len,
             retention_interval=retention_interval,
+            retention=retention,
             eviction=eviction,
         )
         self._tables = self.coordinator.tables
@@ -343,6 +347,17 @@ class KVCacheManager:
             check_count("group", group, len(self.config.groups) - 1)
         pool = self.block_pool if group is None else self.coordinator.groups.pool_of_group(group)
         pool.evict(block_ids)
+
+    def forget(self, request: Request) -> None:
+        """Drop the keys of all prefixes of ``request``, whichever request computed their blocks.
+
+        For a request whose results cannot be trusted. Its blocks stay held until it is freed.
+
+        Raises:
+            ValueError: Another request of its id holds blocks.
+        """
+        self._held_by(request)
+        self.coordinator.forget(request)
 
     def reset_prefix_cache(self) -> bool:
         """Drop every key, if no request holds a block; otherwise do nothing and return False."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from random import Random
 from typing import NoReturn
 
 from kvhybrid.errors import InputError
+from kvhybrid.settings.values import MOST
 
 DESCRIPTION = """Checks a spec against the contract of kvhybrid.specs, and its manager against the generic one and
 brute force, in random traffic. One line per check:
@@ -26,7 +26,7 @@ brute force, in random traffic. One line per check:
   exceptions   nothing raises"""
 
 EPILOG = """SPEC is module:Spec, a class whose required whole-number fields are drawn at random; or module:spec,
-one spec; or module:function, which returns a list of specs. The current folder is searched first.
+one spec; or module:function, which returns a list of specs. The current folder is searched too.
 
 exit code: 0 all holds, 1 a contract is broken, 2 nothing that can be checked"""
 
@@ -37,8 +37,8 @@ class _Parser(ArgumentParser):
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"found {text!r}; accepted: a whole number from 1 up")
+    if not text.isdecimal() or not 1 <= int(text) <= MOST:
+        raise ArgumentTypeError(f"found {text!r}; accepted: a whole number from 1 to {MOST:,}")
     return int(text)
 
 
@@ -68,13 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     from kvhybrid.conformance.kit import examine
     from kvhybrid.conformance.report import report
     from kvhybrid.conformance.subject import load_subject
-    from kvhybrid.specs import SpecRegistryError
 
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        subject = load_subject(options.spec, Random(f"{options.seed} specs"))
-        findings = examine(subject, options.seed, options.count)
-        return int(not report(findings, subject.name, options.out, sys.stdout.encoding or "ascii"))
-    except SpecRegistryError as error:
-        raise InputError(str(error)) from error
+    subject = load_subject(options.spec, Random(f"{options.seed} specs"))
+    findings = examine(subject, options.seed, options.count)
+    return int(not report(findings, subject.name, options.out, sys.stdout.encoding or "ascii"))

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from kvhybrid.hydra_app.choices import list_choices
+from kvhybrid.hydra_app.choices import list_choices, list_names
+from kvhybrid.specs import registry as specs
+
+if TYPE_CHECKING:
+    from kvhybrid.sessions.invocation import Invocation
+    from kvhybrid.sessions.replay_settings import ReplaySettings
+    from kvhybrid.sessions.replay_summary import ReplaySummary
 
 GROUPS = ("trace", "cache", "executor", "cost", "pool", "scheduler", "eviction", "retention", "tracking")
+
+NAMED = {"cache.layers[].spec": specs}
+"""Plug-ins that the config names without a group of choices."""
 
 HELP = """usage: kvhybrid replay trace.path=FILE [-m] [GROUP=CHOICE ...] [KEY=VALUE ...]
 
@@ -22,39 +31,35 @@ examples:
   kvhybrid replay trace.path=FILE pool=memory pool.memory=80GB pool.block_size=64
   kvhybrid replay trace.path=FILE -m pool.num_blocks=1000,4000     a sweep: every combination
 
-groups and their choices (the first line of each file):
+groups and their choices; a class of your own is GROUP=module:Class:
 {choices}
+
+plug-ins without a group:
+{names}
 
 other options:
   -m, --multirun      sweep over the values that commas separate
   --cfg job           print the composed config and stop
   --config-dir DIR    add a folder with groups and choices of your own
   hydra.searchpath=[pkg://PACKAGE.conf]   the same, from an installed package
-  --hydra-help        all that Hydra offers"""
+  --hydra-help        all that Hydra offers
+  -sc install=bash    completion of groups, choices and keys: eval "$(kvhybrid replay -sc install=bash)"
+
+Modules that a value names are searched in the current folder too. HYDRA_FULL_ERROR=1 shows tracebacks."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Replay, or sweep. Returns the exit code."""
     if any(argument in ("-h", "--help") for argument in arguments):
-        print(HELP.format(choices=list_choices(GROUPS)))
+        print(HELP.format(choices=list_choices(GROUPS), names=list_names(NAMED)))
         return 0
     from kvhybrid.hydra_app.launch import launch
-    from kvhybrid.hydra_app.schema import register_schema
-    from kvhybrid.sessions.replay_settings import schema_nodes
-
-    register_schema(schema_nodes())
-    return launch("replay", _replay, arguments)
-
-
-def _replay(config: Any, folder: Path, overrides: list[str]) -> None:
-    from kvhybrid.hydra_app.schema import plain, read_config
-    from kvhybrid.replay.executor import Executor
-    from kvhybrid.replay.trace import Trace
-    from kvhybrid.sessions.replay import replay
     from kvhybrid.sessions.replay_settings import ReplaySettings
 
-    settings = read_config(config, ReplaySettings, {"trace": Trace, "executor": Executor})
-    summary = replay(settings, folder, config=plain(config), overrides=overrides)
-    print(folder)
-    if summary.status == "interrupted":
-        raise KeyboardInterrupt  # what was found is safe; now the sweep, if it is one, ends too
+    return launch("replay", ReplaySettings, _replay, arguments)
+
+
+def _replay(settings: ReplaySettings, folder: Path, invocation: Invocation) -> ReplaySummary:
+    from kvhybrid.sessions.replay import replay
+
+    return replay(settings, folder, invocation)

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kvhybrid.hydra_app.choices import list_choices
+from kvhybrid.hydra_app.choices import list_choices, list_names
+from kvhybrid.models.backends import attention_backends, mamba2_backends, mamba_backends
+from kvhybrid.models.families import families
+from kvhybrid.plugins import Registry
+
+if TYPE_CHECKING:
+    from kvhybrid.report.summary import RunSummary
+    from kvhybrid.sessions.invocation import Invocation
+    from kvhybrid.sessions.run_settings import RunSettings
 
 GROUPS = ("model", "workload", "pool", "scheduler", "eviction", "retention", "quality", "tracking", "experiment")
+
+NAMED: Mapping[str, Registry[Any]] = {
+    "backends.attention": attention_backends,
+    "backends.mamba": mamba_backends,
+    "backends.mamba, Mamba-2": mamba2_backends,
+    "model families, by model_type": families,
+}
+"""Plug-ins that the config names without a group of choices."""
 
 HELP = """usage: kvhybrid run [-m] [GROUP=CHOICE ...] [KEY=VALUE ...]
 
@@ -22,35 +38,35 @@ examples:
   kvhybrid run model=hf model.path=FOLDER workload=prompts workload.path=FILE       text to text
   kvhybrid run -m model=gemma3_tiny,jamba_tiny workload=random,few_shot   a sweep: every combination
 
-groups and their choices (the first line of each file):
+groups and their choices; a class of your own is GROUP=module:Class:
 {choices}
+
+plug-ins without a group:
+{names}
 
 other options:
   -m, --multirun      sweep over the values that commas separate
   --cfg job           print the composed config and stop
   --config-dir DIR    add a folder with groups and choices of your own
   hydra.searchpath=[pkg://PACKAGE.conf]   the same, from an installed package
-  --hydra-help        all that Hydra offers"""
+  --hydra-help        all that Hydra offers
+  -sc install=bash    completion of groups, choices and keys: eval "$(kvhybrid run -sc install=bash)"
+
+Modules that a value names are searched in the current folder too. HYDRA_FULL_ERROR=1 shows tracebacks."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run, or sweep. Returns the exit code."""
     if any(argument in ("-h", "--help") for argument in arguments):
-        print(HELP.format(choices=list_choices(GROUPS)))
+        print(HELP.format(choices=list_choices(GROUPS), names=list_names(NAMED)))
         return 0
     from kvhybrid.hydra_app.launch import launch
+    from kvhybrid.sessions.run_settings import RunSettings
 
-    return launch("run", _run, arguments)
+    return launch("run", RunSettings, _run, arguments)
 
 
-def _run(config: Any, folder: Path, overrides: list[str]) -> None:
-    from kvhybrid.hydra_app.schema import plain, read_settings
-
-    settings = read_settings(config)
-
+def _run(settings: RunSettings, folder: Path, invocation: Invocation) -> RunSummary:
     from kvhybrid.sessions.run import run
 
-    summary = run(settings, folder, config=plain(config), overrides=overrides)
-    print(folder)
-    if summary.status == "interrupted":
-        raise KeyboardInterrupt  # what was found is safe; now the sweep, if it is one, ends too
+    return run(settings, folder, invocation)

@@ -24,8 +24,8 @@ the real cache manager and prints, per file, how many
   optional misses   failed, but are marked as optional"""
 
 EPILOG = """The list of deviations is a TOML file with a table per scenario id: letter, key, step, reason. Without
---deviations it is the deviations.toml beside the scenario file, else tests/scenarios/deviations.toml of this
-checkout. A listed scenario that passes is called stale; one that differs elsewhere than listed has failed.
+--deviations it is the deviations.toml beside the scenario file, else tests/scenarios/recorded/deviations.toml of
+this checkout. A listed scenario that passes is called stale; one that differs elsewhere than listed has failed.
 
 exit code: 0 nothing failed, 1 something failed, 2 a file or a scenario that cannot be read"""
 
@@ -67,16 +67,18 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _play(options: Namespace) -> int:
+    from kvhybrid.files import output_file
     from kvhybrid.scenarios.file import read_scenarios
     from kvhybrid.scenarios.report import print_json, print_report
     from kvhybrid.scenarios.verdict import Outcome
 
     files = list(dict.fromkeys(options.files))
+    out = None if options.record is None else output_file("--record", options.record)
     started = perf_counter()
     scenarios = {file: list(read_scenarios(file)) for file in files}
     verdicts = [v for file in files for v in _judge(file, scenarios[file], options.deviations)]
-    if options.record:
-        _record(options.record, [s for file in files for s in scenarios[file]])
+    if out:
+        _record(out, [s for file in files for s in scenarios[file]])
     seconds = perf_counter() - started
     (print_json if options.json else print_report)(verdicts, seconds)
     return int(any(verdict.outcome is Outcome.FAILED for verdict in verdicts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Sequence
 
 from kvhybrid.errors import InputError
@@ -23,14 +24,20 @@ def main(arguments: Sequence[str]) -> int:
     if arguments:
         raise InputError(f"takes no arguments, found {arguments[0]!r}")
 
-    from kvhybrid.specs import SpecRegistryError, registry
+    from kvhybrid.managers.registry import manager_of
+    from kvhybrid.plugins import PluginError
+    from kvhybrid.specs import registry
 
-    try:
-        entries = list(registry)
-    except SpecRegistryError as error:
-        raise InputError(str(error)) from error
+    classes = registry.load_all()
     rows = [("spec", "manager", "origin", "live set")]
-    rows += [(e.name, e.manager_name, e.origin, first_sentence(e.spec)) for e in entries]
+    for entry in registry.entries():
+        if spec := classes.get(entry.name):
+            try:
+                manager = manager_of(spec).__qualname__
+            except PluginError as error:
+                print(f"kvhybrid specs: {error}", file=sys.stderr)
+                manager = "-"
+            rows.append((entry.name, manager, entry.origin, first_sentence(spec)))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for row in rows:
         padded = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))

@@ -23,6 +23,7 @@ from kvhybrid.conformance.traffic import Traffic, draw_config
 from kvhybrid.conformance.twin import EXCEPTIONS, MANAGER, Twins
 from kvhybrid.conformance.violation import Violation, guarded
 from kvhybrid.managers.base import SingleTypeKVCacheManager
+from kvhybrid.managers.registry import manager_of
 from kvhybrid.scenarios.form import ScenarioError
 from kvhybrid.specs import KVCacheSpec, registry
 
@@ -111,7 +112,7 @@ def _specs(subject: Subject) -> str:
 
 
 def _traffic(subject: Subject, seed: int, count: int) -> Iterator[Finding]:
-    kinds = frozenset(registry.entry_of(spec).name for spec in subject.specs)
+    kinds = frozenset(registry.name_of(type(spec)) for spec in subject.specs)
     total = Tally()
     for number in range(count):
         failing = _play_one(subject, kinds, Random(f"{seed} {number}"), total)
@@ -132,7 +133,7 @@ def _traffic(subject: Subject, seed: int, count: int) -> Iterator[Finding]:
 
 
 def _twins(subject: Subject) -> str:
-    managers = {registry.entry_of(spec).manager_class() for spec in subject.specs}
+    managers = {manager_of(type(spec)) for spec in subject.specs}
     if managers == {SingleTypeKVCacheManager}:
         return "the generic manager serves"
     return "answers and state equal the generic manager's"
@@ -142,7 +143,7 @@ def _play_one(subject: Subject, kinds: frozenset[str], rng: Random, total: Tally
     spec = rng.choice(subject.specs)
     twins: Twins | None = None
     while twins is None:
-        config = draw_config(spec, registry.entry_of(spec).name, rng)
+        config = draw_config(spec, registry.name_of(type(spec)), rng)
         try:
             twins = Twins(config, kinds)
         except ScenarioError:

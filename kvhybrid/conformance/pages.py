@@ -8,8 +8,9 @@ from typing import Any
 
 from kvhybrid.conformance.subject import said
 from kvhybrid.conformance.violation import Violation
-from kvhybrid.managers.base import SingleTypeKVCacheManager
-from kvhybrid.specs import KVCacheSpec, SpecRegistryError, registry
+from kvhybrid.managers.registry import manager_of
+from kvhybrid.plugins import PluginError
+from kvhybrid.specs import KVCacheSpec, registry
 
 PAGE = "page"
 VALUE = "value"
@@ -98,19 +99,16 @@ def check_name(spec: KVCacheSpec) -> str:
     cls = type(spec)
     advice = "decorate it with @register_spec, or name it in the entry-point group kvhybrid.specs"
     try:
-        entry = registry.entry_of(spec)
-    except SpecRegistryError as error:
+        name = registry.name_of(cls)
+        registered = registry.get(name)
+    except PluginError as error:
         raise Violation(NAME, f"{error}; {advice}") from error
-    if entry.spec is not cls:
+    if registered is not cls:
         raise Violation(
-            NAME, f"{cls.__qualname__} is not registered and would be served as its base {entry.name!r}; {advice}"
+            NAME, f"{cls.__qualname__} is not registered and would be served as its base {name!r}; {advice}"
         )
     try:
-        manager = entry.manager_class()
-    except SpecRegistryError as error:
+        manager_of(cls)
+    except PluginError as error:
         raise Violation(NAME, str(error)) from error
-    if not (isinstance(manager, type) and issubclass(manager, SingleTypeKVCacheManager)):
-        raise Violation(
-            NAME, f"{entry.name!r}: its manager {manager!r} is no subclass of SingleTypeKVCacheManager"
-        )
-    return entry.name
+    return name

@@ -9,6 +9,7 @@ from typing import Any
 from kvhybrid.conformance.kit import Finding
 from kvhybrid.conformance.shrink import Failing
 from kvhybrid.errors import InputError
+from kvhybrid.files import output_file
 from kvhybrid.scenarios.file import write_scenarios
 
 MARKS = {True: "✓", False: "✗", None: "-"}
@@ -22,12 +23,14 @@ def report(findings: Iterable[Finding], name: str, folder: Path, encoding: str) 
         marks = MARKS
     except UnicodeEncodeError:
         marks = PLAIN_MARKS
+    path = folder / f"check-spec-{name}.jsonl"
+    if folder.exists():
+        output_file("--out", path)
     passed = True
     for finding in findings:
         print(f"{marks[finding.passed]} {finding.check:<12}{finding.text}", flush=True)
         passed = passed and finding.passed is not False
         if finding.failing is not None:
-            path = folder / f"check-spec-{name}.jsonl"
             _write(path, as_scenario(finding.failing, name))
             print(f"  {len(finding.failing.steps)} steps show it: kvhybrid scenario {path}")
     return passed
@@ -47,6 +50,6 @@ def as_scenario(failing: Failing, name: str) -> dict[str, Any]:
 def _write(path: Path, scenario: dict[str, Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_scenarios(path, [scenario])
+        write_scenarios(output_file("--out", path), [scenario])
     except OSError as error:
         raise InputError(f"--out {path.parent}: {error.strerror}") from None

@@ -9,7 +9,8 @@ from random import Random
 from typing import Any
 
 from kvhybrid.errors import InputError
-from kvhybrid.specs import KVCacheSpec, SpecRegistryError, registry
+from kvhybrid.plugins import PluginError
+from kvhybrid.specs import KVCacheSpec, registry
 
 BLOCK_SIZES = (1, 2, 2, 3, 4, 4, 4, 8)
 LARGEST = 12
@@ -31,8 +32,8 @@ class Subject:
     def name(self) -> str:
         """The registered name of the first spec, or its ``kind`` where it has none."""
         try:
-            return registry.entry_of(self.specs[0]).name
-        except SpecRegistryError:
+            return registry.name_of(type(self.specs[0]))
+        except PluginError:
             return self.specs[0].kind or type(self.specs[0]).__name__
 
 

@@ -114,7 +114,7 @@ def with_generic_managers(manager: KVCacheManager, kinds: Set[str]) -> KVCacheMa
     managers = manager.coordinator.managers
     for c, own in enumerate(managers):
         inside = own.rules.sub_block_hits and own.units_per_block > 1
-        if registry.entry_of(own.spec).name in kinds and not inside:
+        if registry.name_of(type(own.spec)) in kinds and not inside:
             managers[c] = SingleTypeKVCacheManager(own.spec, own.pool, own.rules)
     return manager
 

@@ -22,7 +22,7 @@ class UnwrittenStates:
         self._groups = [
             g
             for g, group in enumerate(manager.config.groups)
-            if group.spec.state and registry.entry_of(group.spec).name in kinds
+            if group.spec.state and registry.name_of(type(group.spec)) in kinds
         ]
         self._keyed: set[tuple[int, int]] = set()
         self._blocks: set[int] = set()

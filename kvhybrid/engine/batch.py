@@ -13,7 +13,7 @@ from torch import Tensor
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.models.base import ForwardBatch, GroupBatch
-from kvhybrid.scheduling.scheduler import ScheduledRequest
+from kvhybrid.scheduling.base import ScheduledRequest
 
 Int64Array = NDArray[np.int64]
 

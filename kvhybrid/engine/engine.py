@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from inspect import signature
 from itertools import count
 from pathlib import Path
@@ -18,11 +18,14 @@ from kvhybrid.cache.stats import CacheStats, StepStats
 from kvhybrid.engine.batch import build_batch
 from kvhybrid.engine.byte_pool import BytePool
 from kvhybrid.engine.encoder_inputs import encoder_batch, one_for_each, read_encoder_input, salt_with
-from kvhybrid.engine.sampling import SamplingParams, sample
+from kvhybrid.engine.sampling import SamplingParams, finite_rows, sample
 from kvhybrid.models.base import BackendChoice, HybridModel
+from kvhybrid.models.checkpoint import end_tokens, read_end_tokens
 from kvhybrid.models.loading import load_model, model_from_hf
 from kvhybrid.planning import CachePlan, plan_cache
-from kvhybrid.scheduling.scheduler import CapacityError, Scheduler, SchedulerOutput
+from kvhybrid.plugins import Choice
+from kvhybrid.scheduling import schedulers
+from kvhybrid.scheduling.base import CapacityError, SchedulerOutput
 from kvhybrid.specs import KVCacheSpec
 
 DEFAULT_MEMORY_BYTES = 1 << 30
@@ -39,6 +42,8 @@ class StepOutput:
     """The new tokens of this step by request id; requests in the middle of their prompt are not listed."""
     finished: tuple[str, ...]
     stats: StepStats
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Requests that ended because their logits were not finite, with the reason."""
 
 
 class Engine:
@@ -62,6 +67,8 @@ class Engine:
 
         ``dtype`` is that of weights and cache: the model's own, or float32 for a folder, where not given.
         ``backends`` are the kernels. ``options`` are those of `Engine`; TypeError names one that does not exist.
+        Unless ``eos_token_id`` is among them, requests end with the tokens that the model's generation config
+        names, or else its config; None lets them run to their ``max_new_tokens``.
         """
         accepted = [name for name in signature(cls.__init__).parameters if name not in ("self", "model")]
         unknown = sorted(set(options) - set(accepted))
@@ -72,9 +79,11 @@ class Engine:
             )
         if isinstance(model_or_path, (str, Path)):
             model = load_model(model_or_path, dtype or torch.float32, backends=backends)
+            found: Any = read_end_tokens(Path(model_or_path))
         else:
             model = model_from_hf(model_or_path, dtype, backends=backends)
-        return cls(model, **options)
+            found = getattr(getattr(model_or_path, "generation_config", None), "eos_token_id", None)
+        return cls(model, **{"eos_token_id": found, **options})
 
     def __init__(
         self,
@@ -84,16 +93,18 @@ class Engine:
         hash_block_size: int | None = None,
         num_blocks: int | None = None,
         memory_bytes: int | None = None,
-        max_batched_tokens: int = 2048,
-        max_num_seqs: int = 64,
+        max_batched_tokens: int = 512,
+        max_num_seqs: int = 16,
         max_model_len: int | None = None,
         max_encoder_tokens: int | None = None,
         enable_prefix_caching: bool = True,
         watermark: float = 0.0,
         retention_interval: int | None = None,
-        eviction: str = "lru",
+        retention: Choice = "interval",
+        eviction: Choice = "lru",
+        scheduler: Choice = "default",
         track_misses: bool = True,
-        eos_token_id: int | None = None,
+        eos_token_id: int | Collection[int] | None = None,
         device: torch.device | str = "cpu",
         cache_manager: Callable[..., KVCacheManager] = KVCacheManager,
     ) -> None:
@@ -104,9 +115,12 @@ class Engine:
         The pool has ``num_blocks`` blocks or takes ``memory_bytes``. Where neither is given, it holds
         ``max_num_seqs`` requests of ``max_model_len`` tokens, but takes at most `DEFAULT_MEMORY_BYTES`.
 
-        ``max_model_len`` bounds prompt and output together; the model's own where not given. ``eos_token_id``
-        ends a request; without it every request runs to its ``max_new_tokens``. ``track_misses`` names the cause
-        of every prompt token that was not hit.
+        ``max_model_len`` bounds prompt and output together; the model's own where not given. ``eos_token_id``,
+        one or several, ends a request; without it every request runs to its ``max_new_tokens``. ``track_misses``
+        names the cause of every prompt token that was not hit.
+
+        ``retention``, ``eviction`` and ``scheduler`` are plug-ins: a registered name, ``module:Class``, or a
+        callable that makes one.
 
         ``max_encoder_tokens`` bounds what the encoder of an encoder-decoder model gives for one request; the
         model's own where not given. Encoder tokens do not count among ``max_batched_tokens``.
@@ -148,14 +162,15 @@ class Engine:
             enable_caching=enable_prefix_caching,
             watermark=watermark,
             retention_interval=retention_interval,
+            retention=retention,
             eviction=eviction,
             track_misses=track_misses,
         )
-        self.scheduler = Scheduler(
+        self.scheduler = schedulers.maker(scheduler)(
             self.cache,
             max_batched_tokens=max_batched_tokens,
             max_num_seqs=max_num_seqs,
-            eos_token_id=eos_token_id,
+            end_token_ids=end_tokens(eos_token_id),
         )
         self._sampling: dict[str, SamplingParams] = {}
         self._names = (f"request-{number}" for number in count())
@@ -214,7 +229,8 @@ class Engine:
         """Schedule, copy, compute, sample: at most ``max_batched_tokens`` tokens over all requests.
 
         Raises CapacityError for a request that the whole pool cannot hold; it is dropped, the others go on.
-        Where the forward pass fails, no request is lost: all wait to be computed anew.
+        If the forward pass fails, no request is lost: all are computed again. A request whose logits are NaN or
+        infinite ends, and the prefix cache forgets its prefix.
         """
         began = perf_counter()
         try:
@@ -223,12 +239,12 @@ class Engine:
             del self._sampling[error.request_id]
             raise
         try:
-            sampled = self._execute(output)
+            sampled, failed = self._execute(output)
         except BaseException:
             self.scheduler.discard_output(output)
             raise
-        finished = self.scheduler.update_from_output(output, sampled)
-        for request_id in finished:
+        finished = self.scheduler.update_from_output(output, sampled, failed)
+        for request_id in (*finished, *failed):
             del self._sampling[request_id]
         self._num_steps += 1
         stats = StepStats(
@@ -241,7 +257,8 @@ class Engine:
             seconds=perf_counter() - began,
             cache=self.cache.stats(),
         )
-        return StepOutput({request_id: [token] for request_id, token in sampled.items()}, finished, stats)
+        tokens = {request_id: [token] for request_id, token in sampled.items()}
+        return StepOutput(tokens, finished, stats, {name: _not_finite(name) for name in failed})
 
     def stream(self) -> Iterator[StepOutput]:
         """Step until every request is finished. Requests may be added in between."""
@@ -260,8 +277,8 @@ class Engine:
         """The new tokens of every prompt, in order. ``sampling`` is one for all prompts, or one for each.
         ``encoder_inputs`` are those of `add_request`, one for each prompt.
 
-        Requests that were queued before are stepped along with them. Where an error ends it, its own requests
-        are dropped.
+        Requests that were queued before are stepped along with them. An error drops the requests of this call.
+        Raises FloatingPointError if the logits of one of them are not finite.
         """
         choices = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
         if len(choices) != len(prompts):
@@ -279,7 +296,10 @@ class Engine:
                 )
                 outputs[request_id] = []
             while not self._sampling.keys().isdisjoint(outputs):
-                for request_id, tokens in self.step().tokens.items():
+                step = self.step()
+                for request_id in outputs.keys() & step.failed.keys():
+                    raise FloatingPointError(step.failed[request_id])
+                for request_id, tokens in step.tokens.items():
                     if request_id in outputs:
                         outputs[request_id] += tokens
         except BaseException:
@@ -297,24 +317,37 @@ class Engine:
         return self.cache.stats()
 
     @torch.inference_mode()
-    def _execute(self, output: SchedulerOutput) -> dict[str, int]:
-        """Run the step on the device; the sampled token of every request that reached its last one."""
+    def _execute(self, output: SchedulerOutput) -> tuple[dict[str, int], list[str]]:
+        """Run the step on the device.
+
+        Returns the sampled token of every request that reached its last one, and the ids of the requests whose
+        logits are not finite.
+        """
         self.pool.copy_blocks(output.copies)
         if not output.scheduled:
-            return {}
+            return {}, []
         if output.admitted and self.model.max_encoder_tokens:
             self.model.encode(encoder_batch(output.admitted, self.cache, self.device))
         batch = build_batch(output.scheduled, self.cache, self.device)
         logits_RV = self.model(batch)
         requests = [item.request for item in output.scheduled if item.samples]
+        failed: list[str] = []
+        if requests and not all(finite := finite_rows(logits_RV)):
+            failed = [request.request_id for request, good in zip(requests, finite, strict=True) if not good]
+            requests = [request for request, good in zip(requests, finite, strict=True) if good]
+            logits_RV = logits_RV[torch.tensor(finite, device=logits_RV.device)]
         if not requests:
-            return {}
+            return {}, failed
         tokens = sample(
             logits_RV,
             [self._sampling[request.request_id] for request in requests],
             [request.num_tokens for request in requests],
         )
-        return {request.request_id: token for request, token in zip(requests, tokens, strict=True)}
+        return {request.request_id: token for request, token in zip(requests, tokens, strict=True)}, failed
+
+
+def _not_finite(request_id: str) -> str:
+    return f"request {request_id!r}: the model gave logits that are not finite (NaN or infinite)"
 
 
 def _check_options(

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import log
-from pathlib import Path
+from math import isfinite, log
 from typing import TYPE_CHECKING
 
+from kvhybrid.files import MOST_BYTES, UnreadableError, read_bytes
 from kvhybrid.settings.values import at_least
 from kvhybrid.text.corpus import held_out_text
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kvhybrid.engine.engine import Engine
-    from kvhybrid.scheduling.scheduler import SchedulerOutput
+    from kvhybrid.scheduling.base import SchedulerOutput
     from kvhybrid.text.codec import TextCodec
 
 
@@ -28,12 +28,12 @@ class QualitySettings:
 
     path: str | None = None
     """A text file in UTF-8; the held-out part of the standard library's source where not given."""
-    bytes: int = 0
+    bytes: int = 4096
     """Of the text, in excerpts spread evenly over it; 0 measures nothing."""
     excerpt_bytes: int = 256
 
     def __post_init__(self) -> None:
-        at_least("quality.bytes", self.bytes, 0)
+        at_least("quality.bytes", self.bytes, 0, MOST_BYTES)
         at_least("quality.excerpt_bytes", self.excerpt_bytes, 2)
         if self.bytes == 1:
             raise ValueError("quality.bytes must be 0 or at least 2, found 1: a first byte is not predicted")
@@ -46,9 +46,11 @@ class QualitySettings:
     def texts(self) -> list[str]:
         """The excerpts. Raises ValueError for a file that cannot be read or holds next to nothing."""
         try:
-            text = held_out_text() if self.path is None else Path(self.path).read_bytes()
-        except OSError as error:
-            raise ValueError(f"quality.path: {self.path}: cannot be read: {error.strerror}") from error
+            text = held_out_text() if self.path is None else read_bytes(self.path)
+        except UnreadableError as error:
+            raise ValueError(
+                f"quality.path: {self.path}: cannot be read: {error}; accepted: a text file in UTF-8"
+            ) from error
         if len(text) < 2:
             raise ValueError(f"quality.path: {self.path}: {len(text)} bytes, too few to predict one from another")
         try:
@@ -103,10 +105,18 @@ def measure(engine: Engine, codec: TextCodec, texts: Sequence[str]) -> Quality:
 
     A cache manager of its own hands out the engine's blocks, so the engine has to be idle and without cached
     blocks: call this before the first request. Nothing is counted in the engine's figures. Raises ValueError for a
-    text that is longer than ``max_model_len`` or has fewer than two tokens.
+    text that is longer than ``max_model_len``, has fewer than two tokens or one that the model does not know, and
+    for logits that are not finite.
     """
     prompts = [_encoded(codec, text) for text in texts]
+    highest, last = max((token for prompt in prompts for token in prompt), default=0), engine.model.vocab_size - 1
+    if highest > last:
+        raise ValueError(f"quality: the tokenizer gives token id {highest}, but the model's end at {last}")
     nats = sum(_nats(engine, prompts))
+    if not isfinite(nats):
+        raise ValueError(
+            "quality: the model gave logits that are not finite (NaN or infinite); quality=none measures none"
+        )
     # A mark that the codec sets in front of a prompt is no text.
     marks = sum(codec.decode(prompt[:1]) == "" for prompt in prompts)
     tokens = sum(map(len, prompts))

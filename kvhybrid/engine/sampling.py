@@ -35,8 +35,7 @@ def sample(logits_RV: Tensor, params: Sequence[SamplingParams], positions: Seque
     """One token id per row. ``positions`` are the places in their sequences that the tokens will take.
 
     A draw depends on the row's logits, its seed and its position alone, so that a request gets the same
-    tokens in any batch, in any chunks, and after a preemption. Raises FloatingPointError where a row that is
-    drawn from has no distribution (NaN or infinite logits).
+    tokens in any batch, in any chunks, and after a preemption. All logits have to be finite; see `finite_rows`.
     """
     tokens: list[int] = logits_RV.argmax(dim=-1).tolist()
     drawn = [row for row, choice in enumerate(params) if choice.temperature > 0]
@@ -47,6 +46,14 @@ def sample(logits_RV: Tensor, params: Sequence[SamplingParams], positions: Seque
     return tokens
 
 
+def finite_rows(logits_RV: Tensor) -> list[bool]:
+    """Row by row, whether every logit is finite."""
+    # A NaN is the least and the largest of its row.
+    least_R, largest_R = torch.aminmax(logits_RV, dim=-1)
+    finite: list[bool] = (least_R.isfinite() & largest_R.isfinite()).tolist()
+    return finite
+
+
 def _draw(logits_RV: Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
     """Invert each row's cumulative distribution at its uniform number.
 
@@ -54,12 +61,12 @@ def _draw(logits_RV: Tensor, params: Sequence[SamplingParams], positions: Sequen
     then move the bounds of the intervals a little, but never swap intervals.
     """
     temperatures = torch.tensor([choice.temperature for choice in params], dtype=torch.float64)
-    scaled_RV = logits_RV.double() / temperatures.to(logits_RV.device)[:, None]
+    # The largest logit becomes 0, so that a temperature near 0 does not divide it to infinity.
+    wide_RV = logits_RV.double()
+    scaled_RV = (wide_RV - wide_RV.amax(-1, keepdim=True)) / temperatures.to(logits_RV.device)[:, None]
     scaled_RV = _keep_top_k(scaled_RV, [choice.top_k for choice in params])
     cumulative_RV = scaled_RV.softmax(dim=-1).cumsum(dim=-1)
     totals_R1 = cumulative_RV[:, -1:]
-    if not torch.isfinite(totals_R1).all():
-        raise FloatingPointError("the model gave logits that are not finite; nothing can be drawn from them")
     numbers = [_uniform(choice.seed, at) for choice, at in zip(params, positions, strict=True)]
     targets_R1 = torch.tensor(numbers, dtype=torch.float64).to(logits_RV.device)[:, None] * totals_R1
     ids: list[int] = torch.searchsorted(cumulative_RV, targets_R1, right=True)[:, 0].tolist()

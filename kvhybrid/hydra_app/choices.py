@@ -1,20 +1,50 @@
-"""What the help of a Hydra verb lists: every choice of its groups. Imports no Hydra."""
+"""What the help of a Hydra verb lists: every choice of its groups, and every plug-in. Imports no Hydra."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
+from typing import Any
+
+from kvhybrid.hydra_app.parts import PARTS
+from kvhybrid.plugins import BUILT_IN, Registry
+
+COLUMN = 20
 
 
 def list_choices(groups: Sequence[str]) -> str:
-    """Every choice of every group, with the comment that opens its file."""
+    """Every choice of every group: the files in conf/ with the comment that opens each, and the plug-ins of other
+    distributions."""
     lines = []
     for group in groups:
         lines.append(f"  {group}")
-        for place in sorted(files("kvhybrid.conf").joinpath(group).iterdir(), key=lambda place: place.name):
-            if place.name.endswith(".yaml"):
-                lines.append(f"    {place.name.removesuffix('.yaml'):<20}{_first_comment(place.read_text())}")
+        comments = dict(_files(group))
+        part = PARTS.get(group)
+        plugins = {} if part is None else dict(_plugins(part.registry))
+        lines += [f"    {name:<{COLUMN}}{text}".rstrip() for name, text in sorted({**plugins, **comments}.items())]
     return "\n".join(lines)
+
+
+def list_names(registries: Mapping[str, Registry[Any]]) -> str:
+    """The names of plug-ins that have no group: those that are built in, then those of other distributions."""
+    lines = []
+    for key, registry in registries.items():
+        built_in = (entry.name for entry in registry.entries() if entry.origin == BUILT_IN)
+        lines.append(f"  {key}: {', '.join(built_in)}")
+        lines += [f"    {name:<{COLUMN}}{text}" for name, text in _plugins(registry)]
+    return "\n".join(lines)
+
+
+def _files(group: str) -> Iterator[tuple[str, str]]:
+    for place in files("kvhybrid.conf").joinpath(group).iterdir():
+        if place.name.endswith(".yaml"):
+            yield place.name.removesuffix(".yaml"), _first_comment(place.read_text(encoding="utf-8"))
+
+
+def _plugins(registry: Registry[Any]) -> Iterator[tuple[str, str]]:
+    for entry in registry.entries():
+        if entry.origin != BUILT_IN:
+            yield entry.name, f"{entry.target} ({entry.origin})"
 
 
 def _first_comment(text: str) -> str:

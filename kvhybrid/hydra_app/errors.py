@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import types
-from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
 
+from kvhybrid.errors import nearest
+
+MOST_SHOWN = 60
+"""Characters of a value that a refusal repeats."""
 _TYPE_WORDS = {
     int: "a whole number",
     float: "a number",
@@ -35,21 +37,13 @@ def explain(error: BaseException) -> str:
     if ambiguous:
         given, key, values = ambiguous.groups()
         return f"{given} has several values: sweep over them with -m {given}, or write {key}=[{values}]"
-    merged = re.match(r"In 'schema/(\w+)/(\w+)': .*\s.* is not a subclass of", str(error))
+    merged = re.match(r"In 'schema/(\w+)/([^']+)': .*\s.* is not a subclass of", str(error))
     if merged:
         return f"{merged[1]} takes one choice, found {merged[2]} beside another; -m sweeps over several"
     cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__ or error.__context__
     if isinstance(cause, OmegaConfBaseException):
         return _place(str(error)) + (_explain_key(cause) or _one_line(cause.msg or str(cause)))
     return _one_line(str(error))
-
-
-def nearest(found: str, accepted: Iterable[str], prefix: str = "") -> str:
-    """``; did you mean …? accepted: …`` for a name that is not among ``accepted``."""
-    accepted = list(accepted)
-    close = difflib.get_close_matches(found, accepted, n=1)
-    hint = f"; did you mean {prefix}{close[0]}?" if close else ";"
-    return f"{hint} accepted: {', '.join(accepted) or 'nothing'}"
 
 
 def _explain_key(error: OmegaConfBaseException) -> str | None:
@@ -76,7 +70,7 @@ def _found(message: str) -> str:
     """The offending value, as far as OmegaConf's message has it."""
     value = re.match(r"Value '(.*)' (?:of type '\w+'|is not a valid)", message, re.DOTALL)
     if value:
-        return value[1]
+        return value[1] if len(value[1]) <= MOST_SHOWN else f"{value[1][:MOST_SHOWN]}..."
     if "is not Optional" in message:
         return "null"
     kind = re.match(r"Invalid value assigned: (\w+) is not", message)

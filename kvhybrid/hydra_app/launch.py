@@ -4,68 +4,65 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import hydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from kvhybrid.errors import InputError
+from kvhybrid.hydra_app.arguments import flags_first
+from kvhybrid.hydra_app.completion import completion_script
 from kvhybrid.hydra_app.errors import explain
+from kvhybrid.hydra_app.job import Job, Task
+from kvhybrid.hydra_app.plugin_source import keep_names_last
 from kvhybrid.hydra_app.schema import register_schema
-from kvhybrid.hydra_app.sweep import discard_sweep
-from kvhybrid.run_folder import remove_empty
-
-Task = Callable[[DictConfig, Path, list[str]], None]
-"""Takes the composed config, the run folder and the job's overrides; raises `InputError` for a mistake."""
+from kvhybrid.hydra_app.sweep import close_sweep, sweeps_started
+from kvhybrid.hydra_app.yaml_files import check_config_files
 
 
-def launch(verb: str, task: Task, arguments: Sequence[str]) -> int:
-    """Compose ``conf/<verb>.yaml`` with the overrides in ``arguments`` and run ``task``, once or as a sweep.
+def launch(verb: str, settings: type[Any], task: Task, arguments: Sequence[str]) -> int:
+    """Compose ``conf/<verb>.yaml`` with the overrides in ``arguments``, read it as ``settings`` and run ``task``,
+    once or as a sweep.
 
-    A job of a sweep that the user got wrong says so and the others go on. Returns the exit code: 0, or 2
-    where a job was refused. Raises `InputError` where nothing can be composed; no folder is left behind then.
+    A job of a sweep that goes wrong says so and the others go on. Returns the exit code: 2 where a job was
+    refused, 1 where one failed, else 0. Raises `InputError` where nothing can be composed; no folder is left then.
     """
+    arguments = flags_first(verb, arguments)
+    if script := completion_script(arguments):
+        print(script)
+        return 0
     register_schema()
-    jobs = _Jobs(verb, task)
-    application = hydra.main(version_base="1.3", config_path="pkg://kvhybrid.conf", config_name=verb)
-    try:
-        with _as_command_line(verb, arguments):
-            application(jobs.run)()
-    except Exception as error:
-        if jobs.crashed:
-            raise
-        discard_sweep()
-        raise InputError(explain(error)) from error
-    return 2 if jobs.refused else 0
-
-
-class _Jobs:
-    """Runs the task of one launch, and remembers how its jobs ended."""
-
-    def __init__(self, verb: str, task: Task) -> None:
-        self._verb = verb
-        self._task = task
-        self.refused = False
-        self.crashed = False
-
-    def run(self, config: DictConfig) -> None:
-        job = HydraConfig.get()
-        folder = Path(job.runtime.output_dir)
+    check_config_files()
+    job = Job(verb, settings, task)
+    application = hydra.main(version_base="1.3", config_path="pkg://kvhybrid.conf", config_name=verb)(job.run)
+    with sweeps_started() as started:
         try:
-            self._task(config, folder, OmegaConf.to_container(job.overrides.task, resolve=False))
-        except InputError as error:
-            # Hydra would wrap what is raised here in a report of its own.
-            self.refused = True
-            print(f"kvhybrid {self._verb}: {error}", file=sys.stderr)
-            remove_empty(folder, below=Path.cwd())
-        except Exception:
-            self.crashed = True
+            with _as_command_line(verb, keep_names_last(arguments)):
+                application()
+        except (KeyboardInterrupt, SystemExit):
+            _close(started)
             raise
+        except Exception as error:
+            if job.crashed:
+                raise
+            ended = _close(started)
+            if ended is None or isinstance(error, InputError):
+                raise InputError(explain(error)) from error
+            # A launcher whose worker has died, or a sweeper that cannot go on.
+            mistaken = isinstance(error, (HydraException, OmegaConfBaseException))
+            reason = explain(error) if mistaken else str(error).partition("\n")[0]
+            print(f"kvhybrid {verb}: the sweep has ended early: {reason}", file=sys.stderr)
+            return max(ended, 2 if mistaken else 1)
+        return _close(started) or job.exit_code
+
+
+def _close(started: Sequence[Path]) -> int | None:
+    return close_sweep(started[0]) if started else None
 
 
 @contextmanager

@@ -7,55 +7,66 @@ from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 from hydra.core.config_store import ConfigStore
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from kvhybrid.errors import InputError
-from kvhybrid.hydra_app.errors import explain, nearest
-from kvhybrid.sessions.run_settings import RunSettings, schema_nodes
-from kvhybrid.settings.model import ModelSettings
-from kvhybrid.tracking import Tracker
-from kvhybrid.workloads import Workload
+from kvhybrid.errors import InputError, nearest
+from kvhybrid.hydra_app.errors import explain
+from kvhybrid.hydra_app.parts import PARTS, Part
+from kvhybrid.hydra_app.plugin_schema import MISSING_VALUE, Parameter, make_schema, of_dataclass, schema_of
+from kvhybrid.hydra_app.plugin_source import register_plugins
+from kvhybrid.plugins import path_of
+from kvhybrid.sessions.replay_settings import ReplaySettings
+from kvhybrid.sessions.run_settings import RunSettings
 
 Settings = TypeVar("Settings")
 
 
-def register_schema(nodes: Mapping[tuple[str | None, str], type[Any]] | None = None) -> None:
-    """Hand a schema to Hydra's config store: that of ``kvhybrid run``, or the ``nodes`` of another verb."""
+def register_schema() -> None:
+    """Hand the schemas of both verbs to Hydra's config store, and the plug-ins to its search path."""
+    register_plugins()
     store = ConfigStore.instance()
-    for (group, name), node in (schema_nodes() if nodes is None else nodes).items():
-        store.store(group=group, name=name, node=node, provider="kvhybrid")
+    store.store(name="run_schema", node=_open_schema(RunSettings), provider="kvhybrid")
+    store.store(name="replay_schema", node=_open_schema(ReplaySettings), provider="kvhybrid")
 
 
-def read_settings(config: DictConfig) -> RunSettings:
-    """The settings of ``kvhybrid run`` that ``config`` spells, as `read_config` reads them."""
-    return read_config(config, RunSettings, {"model": ModelSettings, "workload": Workload})
+def _open_schema(settings: type[Any]) -> type[Any]:
+    """``settings`` as a schema that is open where a plug-in says what the keys are."""
+    return make_schema(settings.__name__, map(_opened, of_dataclass(settings)))
 
 
-def read_config(config: DictConfig, kind: type[Settings], parts: Mapping[str, type[Any]]) -> Settings:
-    """The ``kind`` that ``config`` spells. Raises `InputError` for a value that is missing or out of range.
+def _opened(key: Parameter) -> Parameter:
+    if key.name == "tracking":
+        return key._replace(kind=dict[str, Any])
+    return Parameter(key.name, Any, lambda: MISSING_VALUE) if key.name in PARTS else key
 
-    ``parts`` are the open keys, whose class a schema or ``_target_`` names, and the base class of each; so are the
-    entries of ``tracking``. ``config`` is left with every reference resolved.
+
+def read_config(config: DictConfig, kind: type[Settings]) -> Settings:
+    """The ``kind`` that ``config`` spells, with its plug-ins made.
+
+    ``config`` is left with every reference resolved and every default of a plug-in spelt out.
+
+    Raises:
+        InputError: A value is missing, of the wrong type or out of range, or a plug-in cannot be had.
     """
     try:
-        for key in sorted(OmegaConf.missing_keys(config)):
-            raise InputError(f"{key} is missing: give {key}=VALUE")
+        _refuse_missing(config)
         OmegaConf.resolve(config)
         _refuse_unknown_keys(config)
-        settings: Any = OmegaConf.to_object(config)
-        for key, wanted in parts.items():
-            setattr(settings, key, _build(config, key, wanted))
-        trackers = [str(name) for name in config.tracking]
-        settings.tracking = {name: _build(config, f"tracking.{name}", Tracker) for name in trackers}
+        values: dict[str, Any] = {}
+        for key in (known.name for known in fields(kind)):  # type: ignore[arg-type]
+            if key == "tracking":
+                values[key] = {name: _plugin(config, key, f"{key}.{name}") for name in config[key]}
+            elif key in PARTS:
+                values[key] = _plugin(config, key, key)
+            else:
+                node = config[key]
+                values[key] = OmegaConf.to_object(node) if OmegaConf.is_config(node) else node
+        return kind(**values)
     except OmegaConfBaseException as error:
         raise InputError(explain(error)) from error
     except ValueError as error:
         raise InputError(str(error)) from error
-    assert isinstance(settings, kind)
-    return settings
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
@@ -64,20 +75,54 @@ def plain(config: DictConfig) -> dict[str, Any]:
     return content
 
 
-def _build(config: DictConfig, key: str, wanted: type[Any]) -> Any:
-    """The object that a node stands for: of its schema class, or what its ``_target_`` makes."""
+def _plugin(config: DictConfig, group: str, key: str) -> Any:
+    """What ``key`` describes: the plug-in, or the settings of one that is made later."""
+    part = PARTS[group]
+    kind = _kind(config, part, key)
+    typed = OmegaConf.create()
+    OmegaConf.update(typed, key, OmegaConf.structured(schema_of(group, kind)))
+    OmegaConf.update(typed, key, OmegaConf.to_container(OmegaConf.select(config, key)), merge=True)
+    _refuse_missing(typed)
+    node = OmegaConf.select(typed, key)
+    with open_dict(config):
+        OmegaConf.update(config, key, OmegaConf.to_container(node), merge=True)
+    chosen = OmegaConf.to_object(node)
+    values = {known.name: getattr(chosen, known.name) for known in fields(chosen)}
+    if part.settings is None:
+        del values["kind"]
+        return _made(part.registry.find(kind), key, values)
+    shared = {known.name: values.pop(known.name) for known in fields(part.settings) if known.name in values}
+    return part.settings(**shared, parameters=values)
+
+
+def _kind(config: DictConfig, part: Part, key: str) -> str:
+    """The plug-in that the config names at ``key``; where it may be left out, the one that the settings name."""
     node = OmegaConf.select(config, key)
-    try:
-        built = instantiate(node, _convert_="object")
-    except InstantiationException as error:
-        reason = error.__cause__ or error
-        raise InputError(f"{key}: {' '.join(str(reason).split())}") from error
-    if not isinstance(built, wanted):
+    default = part.settings().kind if part.settings else None
+    kind = node.get("kind", default) if isinstance(node, DictConfig) else None
+    if not isinstance(kind, str):
+        accepted = ", ".join((*part.registry.names(), "module:Class"))
+        found = "nothing" if kind is None else repr(kind)
         raise InputError(
-            f"{key} must be a {wanted.__module__}.{wanted.__qualname__}, by a schema in its defaults list or "
-            f"by _target_; found {type(built).__qualname__}"
+            f"{key}.kind must be the name of a {part.registry.noun}, found {found}; accepted: {accepted}"
         )
-    return built
+    return kind
+
+
+def _made(cls: type[Any], key: str, values: Mapping[str, Any]) -> Any:
+    try:
+        return cls(**values)
+    except ValueError as error:
+        text = " ".join(str(error).split())
+        raise InputError(text if text.startswith(key) else f"{key}: {text}") from error
+    except Exception as error:
+        text = " ".join(str(error).split())
+        raise InputError(f"{key}: {path_of(cls)} raises {type(error).__name__}: {text}") from error
+
+
+def _refuse_missing(config: DictConfig) -> None:
+    for key in sorted(OmegaConf.missing_keys(config)):
+        raise InputError(f"{key} is missing: give {key}=VALUE")
 
 
 def _refuse_unknown_keys(node: DictConfig, place: str = "") -> None:

@@ -6,9 +6,9 @@ holds tokens; one that does not holds a state.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import count
 
 from kvhybrid.specs import KVCacheSpec
 
@@ -65,11 +65,13 @@ def _fit_states(specs: Mapping[str, KVCacheSpec], page_multiple: int) -> dict[st
     state_bytes = max(spec.page_bytes for layer, spec in specs.items() if layer not in tokens)
     block_size = widest.block_size
     if widest.page_bytes < state_bytes:
-        block_size = next(
-            size
-            for size in count(page_multiple, page_multiple)
-            if replace(widest, block_size=size, padded_page_bytes=None).page_bytes >= state_bytes
+        sizes = range(page_multiple, (state_bytes + 1) * page_multiple, page_multiple)  # a token has a byte
+        at = bisect_left(
+            sizes,
+            state_bytes,
+            key=lambda size: replace(widest, block_size=size, padded_page_bytes=None).page_bytes,
         )
+        block_size = sizes[at]
     fitted = {}
     for layer, spec in specs.items():
         if layer in tokens:

@@ -1,12 +1,30 @@
-"""The modelled duration of a step."""
+"""Cost models: the modelled duration of a step."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 
+from kvhybrid.settings.values import at_least
 
-@dataclass(kw_only=True)
-class LinearCost:
+
+class CostModel(ABC):
+    """How long a step takes, on the modelled clock.
+
+    Subclasses are dataclasses whose fields are the keys of ``conf/cost/<name>.yaml``.
+    """
+
+    @abstractmethod
+    def seconds(self, prefill_tokens: int, decode_tokens: int, context_tokens: int) -> float:
+        """Modelled seconds of one step, more than 0.
+
+        ``prefill_tokens`` are those of prompts or recomputed after a preemption, ``decode_tokens`` the generated
+        ones that are fed back. ``context_tokens`` lie before the tokens of the step, over all its requests.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearCost(CostModel):
     """Seconds as a weighted sum of what a step does. It is a model: fit the weights to a machine, or compare
     policies under equal ones."""
 
@@ -21,13 +39,11 @@ class LinearCost:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if getattr(self, field.name) < 0:
-                raise ValueError(f"cost.{field.name} must be 0 or more, found {getattr(self, field.name)}")
+            at_least(f"cost.{field.name}", getattr(self, field.name), 0)
         if not self.base:
             raise ValueError("cost.base must be more than 0 seconds, so that the clock moves on in every step")
 
     def seconds(self, prefill_tokens: int, decode_tokens: int, context_tokens: int) -> float:
-        """Modelled seconds of one step."""
         return (
             self.base
             + self.prefill_token * prefill_tokens

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
+from kvhybrid.settings.values import MOST, at_least
 from kvhybrid.specs import KVCacheSpec, registry
+
+MOST_LAYERS = 1 << 16
+MOST_PAGE_BYTES = 1 << 40
+PLAIN = (int, str, bool, float, type(None))
 
 
 @dataclass(kw_only=True)
@@ -20,8 +25,7 @@ class LayerSettings:
     """The fields of the spec, but for its block size."""
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"cache.layers: count must be at least 1, found {self.count}")
+        at_least("cache.layers: count", self.count, 1, MOST_LAYERS)
 
 
 @dataclass(kw_only=True)
@@ -42,14 +46,15 @@ class CacheSettings:
 
 def _spec(place: str, layer: LayerSettings, block_size: int) -> KVCacheSpec:
     try:
-        kind = registry.get(layer.spec).spec
+        kind = registry.find(layer.spec)
     except ValueError as error:
         raise ValueError(f"{place}.spec: {error}") from error
     given = {name: _frozen(value) for name, value in layer.fields.items()}
     _check(f"{place}.fields", given, kind)
     try:
         spec = kind(block_size=block_size, **given)
-        hash((spec, spec.page_bytes))
+        hash(spec)
+        at_least("bytes of a page", spec.page_bytes, 0, MOST_PAGE_BYTES)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{place}.fields: {error}; accepted: the fields of {kind.__qualname__}") from error
     return spec
@@ -63,8 +68,12 @@ def _check(place: str, given: Mapping[str, Any], kind: type[KVCacheSpec]) -> Non
     for name, value in given.items():
         if name not in accepted:
             raise ValueError(f"{place}.{name}: {kind.kind} has no such field; accepted: {_listed(accepted)}")
-        if hints[name] in (int, str, bool, float) and type(value) is not hints[name]:
-            raise ValueError(f"{place}.{name} must be of type {hints[name].__name__}, found {value!r}")
+        types = get_args(hints[name]) or (hints[name],)
+        if all(accepted_type in PLAIN for accepted_type in types) and type(value) not in types:
+            names = " or ".join("null" if t is type(None) else t.__name__ for t in types)
+            raise ValueError(f"{place}.{name} must be of type {names}, found {value!r}")
+        if type(value) in (int, float) and not abs(value) <= MOST:
+            raise ValueError(f"{place}.{name} must be at most {MOST:,}, found {value}")
     needed = [name for name, field in accepted.items() if not _has_default(field) and name not in given]
     if needed:
         raise ValueError(f"{place}: {kind.kind} needs {_listed(needed)}; accepted: {_listed(accepted)}")

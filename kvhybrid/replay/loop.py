@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kvhybrid.replay.cost import LinearCost
-from kvhybrid.replay.executor import Arrivals
+from kvhybrid.replay.arrivals import Arrivals
+from kvhybrid.replay.cost import CostModel
 from kvhybrid.replay.latency import FirstTokenTimes
 from kvhybrid.replay.prefix_keys import PrefixKeys
 from kvhybrid.replay.request import ReplayRequest
-from kvhybrid.scheduling.scheduler import Scheduler, SchedulerOutput
+from kvhybrid.scheduling.base import BaseScheduler, SchedulerOutput
 
 
 class _AnyToken(dict[str, int]):
@@ -24,7 +24,7 @@ class ReplayLoop:
     """Drives ``scheduler`` with ``arrivals``. Its counters run from the start."""
 
     def __init__(
-        self, scheduler: Scheduler, arrivals: Arrivals, cost: LinearCost, keys: PrefixKeys | None
+        self, scheduler: BaseScheduler, arrivals: Arrivals, cost: CostModel, keys: PrefixKeys | None
     ) -> None:
         """``keys`` is None where the cache is not to reuse anything."""
         self.scheduler = scheduler
@@ -41,7 +41,7 @@ class ReplayLoop:
     def advance(self, num_steps: int) -> bool:
         """Run up to ``num_steps`` steps. Returns whether there may be more to do.
 
-        Raises `kvhybrid.scheduling.scheduler.CapacityError` for a request that the whole pool cannot hold.
+        Raises `kvhybrid.scheduling.base.CapacityError` for a request that the whole pool cannot hold.
         """
         scheduler = self.scheduler
         for _ in range(num_steps):

@@ -8,7 +8,6 @@ each 512-token block of the prompt, the last of which may be partial. Format and
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -18,14 +17,17 @@ from typing import Any
 import numpy as np
 
 from kvhybrid.errors import InputError
+from kvhybrid.files import UnreadableError, parse_json, read_lines
 from kvhybrid.replay.trace import Trace, TraceRequest
+from kvhybrid.settings.values import MISSING, MOST, at_least
 
-MISSING = "???"
+MOST_MILLISECONDS = 10**15
+"""30,000 years: room for any epoch."""
 ROOT = -1
 """What the first id of a prompt follows."""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class MooncakeTrace(Trace):
     """The first ``limit`` requests of a file; ``max_new_tokens`` caps what each of them generates."""
 
@@ -37,8 +39,8 @@ class MooncakeTrace(Trace):
     def __post_init__(self) -> None:
         for key in ("limit", "max_new_tokens", "id_tokens"):
             found = getattr(self, key)
-            if found is not None and found < 1:
-                raise ValueError(f"trace.{key} must be at least 1, found {found}")
+            if found is not None:
+                at_least(f"trace.{key}", found, 1)
 
     @property
     def part_tokens(self) -> int:
@@ -58,13 +60,11 @@ class MooncakeTrace(Trace):
     def _lines(self) -> Iterator[tuple[int, str]]:
         """Number and text of every line that is not blank."""
         try:
-            with self.place.open(encoding="utf-8") as lines:
-                yield from ((number, line) for number, line in enumerate(lines, 1) if not line.isspace())
-        except FileNotFoundError:
-            raise InputError(f"trace.path must be a file of JSON lines, found no {self.path}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise InputError(f"{self.path} cannot be read: {reason}; accepted: one JSON object a line") from error
+            yield from read_lines(self.path)
+        except UnreadableError as error:
+            raise InputError(
+                f"trace.path: {self.path}: cannot be read: {error}; accepted: a file with one JSON object a line"
+            ) from error
 
     def _request(self, number: int, text: str, prefixes: _Prefixes) -> TraceRequest:
         line = _Line(f"{self.path}, line {number}", text)
@@ -86,8 +86,8 @@ class _Line:
     def __init__(self, place: str, text: str) -> None:
         self.place = place
         try:
-            found = json.loads(text)
-        except ValueError as error:
+            found = parse_json(text)
+        except UnreadableError as error:
             raise InputError(f"{place}: found no JSON ({error}); accepted: one JSON object a line") from error
         if not isinstance(found, dict):
             raise InputError(f"{place}: found {_short(found)}; accepted: a JSON object")
@@ -97,16 +97,17 @@ class _Line:
         return InputError(f"{self.place}: {key}: found {found}; accepted: {accepted}")
 
     def count(self, key: str) -> int:
-        """A whole number of at least 1."""
+        """A whole number of tokens."""
         found = self._value(key)
-        if type(found) is not int or found < 1:
-            raise self.wrong(key, _short(found), "a whole number of at least 1")
+        if type(found) is not int or not 1 <= found <= MOST:
+            raise self.wrong(key, _short(found), f"a whole number of at least 1 and at most {MOST:,}")
         return found
 
     def milliseconds(self, key: str) -> float:
         found = self._value(key)
-        if type(found) not in (int, float) or not 0 <= found < math.inf:
-            raise self.wrong(key, _short(found), "milliseconds, a number of at least 0")
+        if type(found) not in (int, float) or not 0 <= found <= MOST_MILLISECONDS:
+            most = f"{MOST_MILLISECONDS:,}"
+            raise self.wrong(key, _short(found), f"milliseconds, a number of at least 0 and at most {most}")
         return float(found)
 
     def ids(self, key: str, count: int, reckoning: str) -> list[int]:
@@ -152,5 +153,8 @@ class _Prefixes:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value)
+    try:
+        text = json.dumps(value)
+    except RecursionError:
+        return "something nested deeply"
     return text if len(text) <= 40 else f"{text[:37]}..."

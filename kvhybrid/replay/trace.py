@@ -33,12 +33,10 @@ class TraceRequest:
         return self.num_prompt_tokens + self.num_output_tokens
 
 
-@dataclass(kw_only=True)
 class Trace(ABC):
-    """A recorded trace. One of another package is chosen in YAML with ``_target_: package.module.Class``.
+    """A recorded trace.
 
-    Subclasses are dataclasses whose fields are the keys of ``conf/trace/<name>.yaml``. They cannot be frozen,
-    since Hydra merges values into them.
+    Subclasses are dataclasses whose fields are the keys of ``conf/trace/<name>.yaml``.
     """
 
     @property

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from kvhybrid.workloads import Answer
+from kvhybrid.workloads.base import Answer
 
 
 def print_answers(answers: Iterable[Answer]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+from warnings import catch_warnings, simplefilter
 
 from kvhybrid.report.history import History
 from kvhybrid.report.summary import RunSummary, merge_alike
@@ -23,22 +24,26 @@ REUSABLE_SHADE = 0.4
 
 def plot_run(history: History, summary: RunSummary, place: Path) -> None:
     """Draw two panels over the steps and write them to ``place`` as PNG."""
+    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(10, 7), dpi=130, layout="constrained", facecolor="white")
-    rates, blocks = figure.subplots(2, 1, sharex=True, height_ratios=(1, 1.1))
-    for axes in (rates, blocks):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set_color(PALE)
-        axes.tick_params(colors=INK, labelsize=9)
-    _draw_rates(rates, history, summary)
-    _draw_blocks(blocks, history, summary)
-    blocks.set_xlabel("step", color=INK)
-    blocks.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.suptitle(f"{summary.name}: {summary.hit_rate:.1%} of the prompt tokens from the cache", color=INK)
-    FigureCanvasAgg(figure).print_figure(place, format="png")
+    # A name is no formula, and the font need not have all of its characters.
+    with rc_context({"text.parse_math": False}), catch_warnings():
+        simplefilter("ignore", UserWarning)
+        figure = Figure(figsize=(10, 7), dpi=130, layout="constrained", facecolor="white")
+        rates, blocks = figure.subplots(2, 1, sharex=True, height_ratios=(1, 1.1))
+        for axes in (rates, blocks):
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.spines[["left", "bottom"]].set_color(PALE)
+            axes.tick_params(colors=INK, labelsize=9)
+        _draw_rates(rates, history, summary)
+        _draw_blocks(blocks, history, summary)
+        blocks.set_xlabel("step", color=INK)
+        blocks.xaxis.set_major_locator(MaxNLocator(integer=True))
+        figure.suptitle(f"{summary.name}: {summary.hit_rate:.1%} of the prompt tokens from the cache", color=INK)
+        FigureCanvasAgg(figure).print_figure(place, format="png")
 
 
 def _draw_rates(axes: Axes, history: History, summary: RunSummary) -> None:

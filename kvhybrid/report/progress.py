@@ -7,6 +7,7 @@ from time import perf_counter
 from types import TracebackType
 
 from kvhybrid.cache.stats import StepStats
+from kvhybrid.console import console
 
 PLAIN_LINES = 4
 """Lines of progress where stderr is not a terminal."""
@@ -16,24 +17,23 @@ class Progress:
     """Follows a run on stderr, so that stdout holds only results."""
 
     def __init__(self, name: str, num_requests: int) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
 
-        console = Console(file=sys.stderr)
+        terminal = console(sys.stderr)
         self._name = name
         self._num_requests = num_requests
         self._bar = Bar(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("requests  {task.fields[figures]}"),
             TimeElapsedColumn(),
-            console=console,
-            disable=not console.is_terminal,
+            console=terminal,
+            disable=not terminal.is_terminal,
         )
         self._task = self._bar.add_task(name, total=num_requests, figures="")
-        self._plain = not console.is_terminal
+        self._plain = not terminal.is_terminal
         self._next_line = 1
         self._tokens = 0
         self._began = perf_counter()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,11 +32,11 @@ class RunSummary:
 
     name: str
     status: str
-    """done, interrupted (Ctrl-C) or failed (an exception)."""
+    """done, interrupted (by a signal), refused (a mistake in what was asked for) or failed (anything else)."""
     groups: tuple[GroupDescription, ...]
     cache: CacheStats
     requests: int
-    """Requests that ended."""
+    """Requests that ended with all their tokens."""
     prompt_tokens: int
     """Tokens of all prompts that were sent, from the cache or not."""
     output_tokens: int
@@ -46,6 +46,10 @@ class RunSummary:
     folder: Path
     overrides: tuple[str, ...] = ()
     """What the command line changed in the configuration."""
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """The requests that ended with an error, and the error."""
+    reason: str | None = None
+    """Why it was not done."""
     quality: Quality | None = None
     """How well the model predicted a text through this cache; None where that was not measured."""
 
@@ -60,6 +64,7 @@ class RunSummary:
             "status": self.status,
             "hit_rate": self.hit_rate,
             "requests": self.requests,
+            "failed_requests": len(self.failures),
             "prompt_tokens": self.prompt_tokens,
             "output_tokens": self.output_tokens,
             "steps": self.steps,
@@ -70,12 +75,18 @@ class RunSummary:
             **(self.quality.metrics() if self.quality else {}),
         }
 
+    def objectives(self) -> dict[str, float]:
+        """Those figures that a sweep can optimize."""
+        return {name: value for name, value in self.figures().items() if isinstance(value, (int, float))}
+
     def to_json(self, tracking_failures: Mapping[str, str]) -> dict[str, Any]:
         """The content of ``summary.json``."""
         return {
             "name": self.name,
             **self.figures(),
+            **({"reason": self.reason} if self.reason else {}),
             "overrides": list(self.overrides),
+            "request_failures": dict(self.failures),
             "groups": [vars(group) for group in self.groups],
             "tracking_failures": dict(tracking_failures),
         }

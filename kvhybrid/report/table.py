@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvhybrid.cache.stats import MissCauses
+from kvhybrid.console import console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,7 +40,7 @@ def print_run(summary: RunSummary) -> None:
             f"{figures.evictions:,}",
         )
     causes = _causes(summary)
-    end = "" if summary.status == "done" else f" ({summary.status})"
+    end = f" ({summary.status}: {summary.reason})" if summary.reason else ""
     _print(table)
     if causes is not None:
         _print(causes)
@@ -47,6 +48,8 @@ def print_run(summary: RunSummary) -> None:
         f"{summary.requests} requests{end}, {summary.prompt_tokens:,} prompt and "
         f"{summary.output_tokens:,} new tokens in {summary.seconds:.1f} s and {summary.steps:,} steps"
     )
+    for reason in summary.failures.values():
+        print(reason)
     print(
         f"pool of {summary.cache.num_blocks:,} blocks: refused {summary.cache.refusals:,} times, "
         f"preempted {summary.preemptions:,} times"
@@ -84,27 +87,43 @@ def _causes(summary: RunSummary) -> Table | None:
 
 
 def print_sweep(jobs: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-    """One row per job of a sweep: (its folder's name, the content of its ``summary.json``)."""
-    from kvhybrid.report.summary import merge_alike
+    """One row per job of a sweep: (its name, the content of its ``summary.json``), and why some were not done.
 
+    A job that never began has only ``status``, ``reason`` and ``overrides``.
+    """
     measured = any("quality/bits_per_byte" in summary for _, summary in jobs)
-    bits = ["bits\nper byte"] if measured else []
-    table = _table("sweep", ["job", "run", "own hit rates"], [*bits, "hit rate", "evictions", "seconds"])
+    undone = [(name, summary) for name, summary in jobs if summary["status"] != "done"]
     common = set.intersection(*(set(summary["overrides"]) for _, summary in jobs)) if len(jobs) > 1 else set()
-    for folder, summary in jobs:
-        groups = [(group["name"], group["kind"]) for group in summary["groups"]]
-        own = merge_alike((name, kind, summary[f"group/{name}/own_hit_rate"]) for name, kind in groups)
+    table = _table(
+        "sweep",
+        ["job", *(["status"] if undone else []), "run", "own hit rates"],
+        [*(["bits\nper byte"] if measured else []), "hit rate", "evictions", "seconds"],
+    )
+    for name, summary in jobs:
         changed = [override for override in summary["overrides"] if override not in common]
         table.add_row(
-            folder,
-            "\n".join(changed or [summary["name"]]),
-            "\n".join(f"{rate:6.1%}  {names}" for names, _, rate in own),
-            *([_bits(summary)] if measured else []),
-            f"{summary['hit_rate']:.1%}",
-            f"{sum(summary[f'group/{name}/evictions'] for name, _ in groups):,}",
-            f"{summary['seconds']:.1f}",
+            name,
+            *([summary["status"]] if undone else []),
+            "\n".join(changed) or summary.get("name", ""),
+            *(_sweep_figures(summary, measured) if "groups" in summary else ()),
         )
     _print(table)
+    for name, summary in undone:
+        print(f"job {name} {summary['status']}: {summary['reason']}")
+
+
+def _sweep_figures(summary: Mapping[str, Any], measured: bool) -> list[str]:
+    from kvhybrid.report.summary import merge_alike
+
+    groups = [(group["name"], group["kind"]) for group in summary["groups"]]
+    own = merge_alike((name, kind, summary[f"group/{name}/own_hit_rate"]) for name, kind in groups)
+    return [
+        "\n".join(f"{rate:6.1%}  {names}" for names, _, rate in own),
+        *([_bits(summary)] if measured else []),
+        f"{summary['hit_rate']:.1%}",
+        f"{sum(summary[f'group/{name}/evictions'] for name, _ in groups):,}",
+        f"{summary['seconds']:.1f}",
+    ]
 
 
 def _bits(summary: Mapping[str, Any]) -> str:
@@ -137,7 +156,4 @@ def _print(table: Table) -> None:
 
 
 def _console() -> Console:
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=PLAIN_WIDTH)
+    return console() if console().is_terminal else console(width=PLAIN_WIDTH)

@@ -9,7 +9,8 @@ from typing import Any
 
 from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
 from kvhybrid.cache.manager import KVCacheManager
-from kvhybrid.managers.eviction import ORDERS
+from kvhybrid.managers.eviction import orders
+from kvhybrid.plugins import PluginError
 from kvhybrid.scenarios.form import (
     DRAFTS,
     FLAG,
@@ -26,7 +27,7 @@ from kvhybrid.scenarios.form import (
     shortened,
     whole,
 )
-from kvhybrid.specs import KVCacheSpec, SpecRegistryError, registry
+from kvhybrid.specs import KVCacheSpec, registry
 
 REQUIRED: Mapping[str, Value] = {"num_blocks": SIZE, "groups": LIST}
 OPTIONAL: Mapping[str, Value] = {
@@ -51,6 +52,9 @@ DEFAULTS: Mapping[str, Any] = {
     "dcp": 1,
     "eviction": "lru",
 }
+MOST_PAGE_BYTES = 1 << 40
+FIELDS: Mapping[str, Value] = {"int": SIZE, "int | None": or_null(whole(0, MOST_PAGE_BYTES)), "str": NAME}
+"""What a field of a spec may hold, by its type; of any other type the spec says so itself."""
 MAMBA_MODES = {"align": "mamba", "none": "private_state"}
 """The kind of spec behind each ``mode`` of a Mamba group."""
 
@@ -61,21 +65,25 @@ def spec_of(group: Mapping[str, Any], where: str = "group") -> KVCacheSpec:
     kind = given.pop("spec", None)
     if type(kind) is not str:
         found = "the key 'spec' is missing" if kind is None else f"spec = {shortened(kind)}"
-        raise ScenarioError(f"{where}: {found}; accepted: {listed([e.name for e in registry])}")
+        raise ScenarioError(f"{where}: {found}; accepted: {listed(registry.names())}")
     if kind == "mamba":
         mode = given.pop("mode", "align")
         if type(mode) is not str or mode not in MAMBA_MODES:
             raise ScenarioError(f"{where}: mode = {shortened(mode)}; accepted: {listed(MAMBA_MODES)}")
         kind = MAMBA_MODES[mode]
     try:
-        spec = registry.get(kind).spec
-    except SpecRegistryError as error:
+        spec = registry.get(kind)
+    except PluginError as error:
         raise UnsupportedScenarioError(f"{where}: {error}") from None
     _check_fields(where, given, spec)
     try:
-        return spec(**{name: _frozen(value) for name, value in given.items()})
+        built = spec(**{name: _frozen(value) for name, value in given.items()})
+        page_bytes = built.page_bytes
     except (TypeError, ValueError) as error:
         raise ScenarioError(f"{where}: {error}") from None
+    if page_bytes > MOST_PAGE_BYTES:
+        raise ScenarioError(f"{where}: a page of {page_bytes:,} bytes; accepted: at most {MOST_PAGE_BYTES:,}")
+    return built
 
 
 def _check_fields(where: str, given: Mapping[str, Any], spec: type[KVCacheSpec]) -> None:
@@ -83,8 +91,9 @@ def _check_fields(where: str, given: Mapping[str, Any], spec: type[KVCacheSpec])
     for name, value in given.items():
         if name not in known:
             raise ScenarioError(f"{where}: unknown key {name!r}; accepted: spec, {listed(known)}")
-        if known[name].type == "int" and not SIZE.fits(value):
-            raise ScenarioError(f"{where}: {name} = {shortened(value)}; accepted: {SIZE.accepted}")
+        accepted = FIELDS.get(str(known[name].type))
+        if accepted is not None and not accepted.fits(value):
+            raise ScenarioError(f"{where}: {name} = {shortened(value)}; accepted: {accepted.accepted}")
     for name, field in known.items():
         if name not in given and field.default is MISSING and field.default_factory is MISSING:
             raise ScenarioError(f"{where}: the key {name!r} is missing")
@@ -121,9 +130,11 @@ def build_manager(config: Mapping[str, Any], watched: bool = False) -> KVCacheMa
     ticks = count()
     settings = {**DEFAULTS, **config}
     groups = cache_config(config)
-    if settings["eviction"] not in ORDERS:
+    if settings["eviction"] not in orders:
         # A data file must not choose what is imported, so "module:Class" is not accepted here.
-        raise UnsupportedScenarioError(f"config: eviction = {settings['eviction']!r}; accepted: {listed(ORDERS)}")
+        raise UnsupportedScenarioError(
+            f"config: eviction = {settings['eviction']!r}; accepted: {listed(orders.names())}"
+        )
     try:
         return KVCacheManager(
             groups,

@@ -9,11 +9,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from kvhybrid.files import UnreadableError, read_text
 from kvhybrid.scenarios.check import Mismatch
 from kvhybrid.scenarios.form import COUNT, NAME, ScenarioError, Value, check_keys
 
 FILE_NAME = "deviations.toml"
-PROJECT_LIST = Path(__file__).resolve().parents[2] / "tests" / "scenarios" / FILE_NAME
+PROJECT_LIST = Path(__file__).resolve().parents[2] / "tests" / "scenarios" / "recorded" / FILE_NAME
 """The project's own list, in a checkout."""
 
 LETTER = Value("one letter", lambda found: type(found) is str and len(found) == 1 and found.isalpha())
@@ -51,10 +52,11 @@ def read_deviations(path: Path) -> Mapping[str, Deviation]:
     """
     toml: Any = import_module(TOML)
     try:
-        tables = toml.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, toml.TOMLDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"not TOML: {error}"
-        raise ScenarioError(f"{path}: {reason}; accepted: a list of deviations") from None
+        tables = toml.loads(read_text(path))
+    except UnreadableError as error:
+        raise ScenarioError(f"{path}: {error}; accepted: a list of deviations") from None
+    except (ValueError, RecursionError) as error:
+        raise ScenarioError(f"{path}: not TOML: {error}; accepted: a list of deviations") from None
     for id, table in tables.items():
         check_keys(f"{path}: [{id}]", table, {"letter": LETTER, "key": NAME, "reason": NAME}, {"step": COUNT})
     return {id: Deviation(t["letter"], t["key"], t.get("step"), t["reason"]) for id, t in tables.items()}

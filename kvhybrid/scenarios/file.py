@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvhybrid.files import UnreadableError, beside, parse_json, read_lines
 from kvhybrid.scenarios.form import ScenarioError, UnsupportedScenarioError, check_form
 
 
@@ -40,25 +41,22 @@ def read_scenarios(path: Path) -> Iterator[Scenario]:
     Raises:
         ScenarioError: The file cannot be read, or a line is no scenario; it names the file and the line.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ScenarioError(f"{path}: {reason}; accepted: a file with one scenario a line") from None
     seen: dict[str, int] = {}
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
+    try:
+        for number, line in read_lines(path):
             scenario = _read(path, number, line)
             if scenario.id in seen:
                 raise ScenarioError(f"{scenario.place}: id = {scenario.id!r} is that of line {seen[scenario.id]}")
             seen[scenario.id] = number
             yield scenario
+    except UnreadableError as error:
+        raise ScenarioError(f"{path}: {error}; accepted: a file with one scenario a line") from None
 
 
 def _read(path: Path, number: int, line: str) -> Scenario:
     try:
-        content = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        content = parse_json(line)
+    except UnreadableError as error:
         raise ScenarioError(f"{path}, line {number}: not JSON: {error}; accepted: one scenario a line") from None
     try:
         check_form(content)
@@ -75,11 +73,7 @@ def write_scenarios(path: Path, scenarios: Iterable[Mapping[str, Any]]) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    beside = path.with_name(f".{path.name}.part")
-    try:
-        with beside.open("w", encoding="utf-8") as out:
-            for scenario in scenarios:
-                out.write(json.dumps(scenario, separators=(",", ":"), ensure_ascii=False) + "\n")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    # What UTF-8 lacks, a lone surrogate, becomes its JSON escape.
+    with beside(path) as partial, partial.open("w", encoding="utf-8", errors="backslashreplace") as out:
+        for scenario in scenarios:
+            out.write(json.dumps(scenario, separators=(",", ":"), ensure_ascii=False) + "\n")

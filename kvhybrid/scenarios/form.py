@@ -60,7 +60,7 @@ NAME = Value("text that is not empty", lambda found: type(found) is str and foun
 FLAG = Value("true or false", lambda found: type(found) is bool)
 COUNT = whole(0)
 SIZE = whole(1)
-NUMBER = Value("a number", lambda found: type(found) in (int, float))
+NUMBER = Value("a number", lambda found: type(found) in (int, float) and abs(found) <= MOST_TOKENS)
 RUNS = Value("runs of token ids, [[first, count], …], numbers from 0 up", is_runs)
 PROMPT = Value(
     "runs of token ids, [[first, count], …], at least one token",

@@ -7,7 +7,8 @@ from typing import Any
 
 from kvhybrid.cache.config import KVCacheGroup
 from kvhybrid.cache.manager import KVCacheManager
-from kvhybrid.managers.eviction import ORDERS, reuse_order
+from kvhybrid.managers.eviction import orders
+from kvhybrid.managers.retention.base import Retention
 from kvhybrid.scenarios.config import DEFAULTS, MAMBA_MODES
 from kvhybrid.specs import KVCacheSpec, registry
 
@@ -34,7 +35,7 @@ def config_of(manager: KVCacheManager) -> dict[str, Any]:
         "enable_caching": manager.enable_caching,
         "watermark": _watermark(manager),
         "max_in_flight_tokens": None if most == manager.max_model_len else most,
-        "retention_interval": coordinator.retention.interval,
+        "retention_interval": _retention_interval(manager),
         "eagle": [g for g, group in enumerate(config.groups) if group.draft] or False,
         "dcp": config.context_parallel,
         "eviction": _eviction(manager),
@@ -50,11 +51,17 @@ def _watermark(manager: KVCacheManager) -> float:
 
 
 def _eviction(manager: KVCacheManager) -> str:
-    order = type(manager.block_pool._order)
-    for name in ORDERS:
-        if reuse_order(name) is order:
-            return name
-    raise ValueError(f"the order of reuse {order.__qualname__} has no name; a scenario knows {', '.join(ORDERS)}")
+    order = manager.block_pool._make_order
+    if not isinstance(order, type):
+        raise ValueError(f"the order of reuse is made by {order}; a scenario knows {', '.join(orders.names())}")
+    return orders.name_of(order)
+
+
+def _retention_interval(manager: KVCacheManager) -> int | None:
+    retention = manager.coordinator.retention
+    if type(retention) is not Retention:
+        raise ValueError(f"the retention policy is {type(retention).__qualname__}; a scenario knows an interval")
+    return retention.interval
 
 
 def _groups(groups: tuple[KVCacheGroup, ...]) -> list[dict[str, Any]]:
@@ -67,7 +74,7 @@ def _groups(groups: tuple[KVCacheGroup, ...]) -> list[dict[str, Any]]:
 
 
 def _group(spec: KVCacheSpec, leave_out: frozenset[str]) -> dict[str, Any]:
-    kind = registry.entry_of(spec).name
+    kind = registry.name_of(type(spec))
     said: dict[str, Any] = {"spec": kind}
     for mode, kind_of_mode in MAMBA_MODES.items():
         if kind == kind_of_mode:

@@ -8,11 +8,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+import numpy as np
+
 from kvhybrid.cache.blocks import ComputedBlocks, KVCacheBlocks
 from kvhybrid.cache.config import KVCacheConfig
 from kvhybrid.cache.coordinators.request_tables import RequestTables
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request
+from kvhybrid.files import output_file
 from kvhybrid.scenarios.file import write_scenarios
 from kvhybrid.scenarios.form import ScenarioStep
 from kvhybrid.scenarios.manager_config import config_of
@@ -39,8 +42,12 @@ class Recorder:
     """
 
     def __init__(self, path: Path, *, id: str = "recorded") -> None:
-        """``id`` becomes the scenario's."""
-        self.path = path
+        """``id`` becomes the scenario's.
+
+        Raises:
+            InputError: ``path`` is neither a regular file nor a new name.
+        """
+        self.path = output_file("record", path)
         self.is_recording = False
         self._manager: RecordingManager | None = None
         self._scenario: dict[str, Any] = {"id": id, "title": f"recorded calls of {id}"}
@@ -207,6 +214,12 @@ class RecordingManager(KVCacheManager):
         blocks = [int(block) for block in block_ids]
         self._recorder.write({"do": "evict", "blocks": blocks})
         super().evict_blocks(blocks, group)
+
+    def forget(self, request: Request) -> None:
+        before = self.block_pool.keys.number_of.copy()
+        super().forget(request)
+        lost = np.flatnonzero((before > 0) & (self.block_pool.keys.number_of == 0))
+        self._recorder.write({"do": "evict", "blocks": lost.tolist()})
 
     def reset_prefix_cache(self) -> bool:
         step = self._recorder.write({"do": "reset"})

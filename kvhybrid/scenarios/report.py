@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from kvhybrid.console import console
 from kvhybrid.scenarios.difference import difference
 from kvhybrid.scenarios.verdict import Outcome, Verdict, by_file, tally
 
@@ -70,7 +71,7 @@ def as_object(verdicts: Sequence[Verdict], seconds: float) -> dict[str, Any]:
 
 
 def print_json(verdicts: Sequence[Verdict], seconds: float) -> None:
-    print(json.dumps(as_object(verdicts, seconds), indent=2, ensure_ascii=False, default=str))
+    print(json.dumps(as_object(verdicts, seconds), indent=2, default=str))
 
 
 def _where(verdict: Verdict) -> str:
@@ -123,9 +124,7 @@ def _print_plain(rows: Iterable[Sequence[str]]) -> None:
 
 def _print_rich(rows: Sequence[Sequence[str]]) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, padding=0)
     table.add_column(HEADINGS[0], overflow="fold")
@@ -133,5 +132,5 @@ def _print_rich(rows: Sequence[Sequence[str]]) -> None:
         table.add_column(heading, justify="right")
     failed = HEADINGS.index(Outcome.FAILED.value)
     for row in rows:
-        table.add_row(Text(row[0]), *row[1:], style="red" if row[failed] != "0" else None)
-    Console().print(table)
+        table.add_row(row[0], *row[1:], style="red" if row[failed] != "0" else None)
+    console().print(table)

@@ -1,55 +1,17 @@
-"""The scheduler: which requests compute which tokens in a step.
-
-It knows no tensors. An engine or a replay drives it in a loop: `Scheduler.schedule`, then the copies and the
-forward pass, then `Scheduler.update_from_output` with what was sampled.
-"""
+"""The default scheduler: continuous batching with chunked prefill."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from mypy_extensions import mypyc_attr
 
 from kvhybrid.cache.blocks import PrefixHit
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request, RequestStatus
+from kvhybrid.scheduling.base import BaseScheduler, CapacityError, ScheduledRequest, SchedulerOutput
 from kvhybrid.scheduling.chunking import PrefillChunking
-
-
-@mypyc_attr(native_class=False)  # an exception cannot be one
-class CapacityError(RuntimeError):
-    """A request that the whole pool, with nobody else in it, cannot hold."""
-
-    def __init__(self, request_id: str, message: str) -> None:
-        super().__init__(message)
-        self.request_id = request_id
-
-
-class ScheduledRequest(NamedTuple):
-    """The tokens ``[start, start + num_tokens)`` of one request, to be computed in this step."""
-
-    request: Request
-    start: int
-    num_tokens: int
-    samples: bool
-    """Whether the step reaches the request's last token, so that the next one is sampled."""
-
-
-@dataclass(frozen=True)
-class SchedulerOutput:
-    """One step's work, in the order of execution: the copies, then all scheduled tokens in one batch."""
-
-    scheduled: tuple[ScheduledRequest, ...]
-    copies: tuple[tuple[int, int], ...]
-    """(source, target) blocks to copy before the forward pass."""
-    admitted: tuple[Request, ...]
-    """Requests that got their first blocks in this step; an encoder runs for them before the forward pass."""
-    preempted: tuple[Request, ...]
-    """Requests that gave their blocks back in this step and wait to be computed anew."""
-    num_scheduled_tokens: int
 
 
 @dataclass
@@ -63,7 +25,7 @@ class _Step:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Scheduler:
+class Scheduler(BaseScheduler):
     """Continuous batching under one token budget, with chunked prefill and preemption by recompute.
 
     - Running requests come first, oldest first; then waiting ones are admitted in order, up to
@@ -82,60 +44,22 @@ class Scheduler:
         self,
         cache: KVCacheManager,
         *,
-        max_batched_tokens: int = 2048,
-        max_num_seqs: int = 64,
-        eos_token_id: int | None = None,
+        max_batched_tokens: int = 512,
+        max_num_seqs: int = 16,
+        end_token_ids: frozenset[int] = frozenset(),
     ) -> None:
-        """``eos_token_id`` ends a request when it is sampled. Raises ValueError for limits below 1."""
-        for name, value in (("max_batched_tokens", max_batched_tokens), ("max_num_seqs", max_num_seqs)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, found {value}")
-        self.cache = cache
-        self.max_batched_tokens = max_batched_tokens
-        self.max_num_seqs = max_num_seqs
-        self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []
-        self.num_preemptions = 0
-        self._unfinished: dict[str, Request] = {}
-        """Every request in ``waiting`` and ``running``, by id."""
-        self._eos_token_id = eos_token_id
+        super().__init__(
+            cache,
+            max_batched_tokens=max_batched_tokens,
+            max_num_seqs=max_num_seqs,
+            end_token_ids=end_token_ids,
+        )
         self._chunking = (
             PrefillChunking(cache.config, cache.coordinator.alignment) if cache.enable_caching else None
         )
         self._lone_refusal: tuple[str, int] | None = None
 
-    @property
-    def has_unfinished(self) -> bool:
-        return bool(self.waiting or self.running)
-
-    def add_request(self, request: Request) -> None:
-        """Put ``request`` at the end of the waiting line.
-
-        Raises ValueError where it leaves no room for a token below ``max_model_len``, asks for none, or has the id
-        of an unfinished request.
-        """
-        if request.request_id in self._unfinished:
-            raise ValueError(f"request id {request.request_id!r} is taken by an unfinished request")
-        limit = self.cache.max_model_len
-        if request.num_tokens >= limit:
-            raise ValueError(
-                f"request {request.request_id!r}: a prompt of {request.num_tokens} tokens leaves no room for "
-                f"a new token; max_model_len is {limit} tokens, prompt and output together"
-            )
-        if request.max_new_tokens < 1:
-            raise ValueError(
-                f"request {request.request_id!r}: max_new_tokens must be at least 1, "
-                f"found {request.max_new_tokens}"
-            )
-        self.waiting.append(request)
-        self._unfinished[request.request_id] = request
-
     def schedule(self) -> SchedulerOutput:
-        """Schedule one step. Its requests' blocks are allocated and keyed; their token counts are as before.
-
-        Raises CapacityError, and drops the request, where one cannot be held by the whole pool. After any error
-        all other requests wait to be computed again.
-        """
         self.cache.new_step_starts()
         step = _Step(self.max_batched_tokens)
         try:
@@ -153,16 +77,18 @@ class Scheduler:
             self.max_batched_tokens - step.budget,
         )
 
-    def update_from_output(self, output: SchedulerOutput, sampled: Mapping[str, int]) -> tuple[str, ...]:
-        """Settle a step that ran: count its tokens, append the sampled ones, free what is finished.
-
-        ``sampled`` has the next token of every scheduled request with ``samples``, by request id. Returns the
-        ids of the requests that this step finished.
-        """
+    def update_from_output(
+        self, output: SchedulerOutput, sampled: Mapping[str, int], failed: Sequence[str] = ()
+    ) -> tuple[str, ...]:
         finished: list[str] = []
         try:
             self.cache.release_copies()
-            for request, start, num_tokens, samples in output.scheduled:
+            scheduled = output.scheduled
+            if failed:
+                scheduled = tuple(item for item in scheduled if item.request.request_id not in failed)
+                for request_id in failed:
+                    self._end_failed(request_id)
+            for request, start, num_tokens, samples in scheduled:
                 request.num_computed_tokens = start + num_tokens
                 if samples:
                     token = sampled[request.request_id]
@@ -178,8 +104,6 @@ class Scheduler:
         return tuple(finished)
 
     def discard_output(self, output: SchedulerOutput) -> None:
-        """Undo a step whose forward pass failed: all its requests wait to be computed again, and no block that it
-        should have written keeps a key."""
         self._give_up_step()
 
     def _give_up_step(self) -> None:
@@ -195,22 +119,27 @@ class Scheduler:
     def _finish(self, request: Request) -> None:
         """``request`` has ended: free its blocks."""
         request.status = RequestStatus.FINISHED
-        self._unfinished.pop(request.request_id, None)
+        self.unfinished.pop(request.request_id, None)
         self.cache.free(request)
 
     def abort(self, request_id: str) -> None:
-        """Drop a request between two steps and free its blocks; an id that is not here is ignored."""
-        request = self._unfinished.get(request_id)
+        request = self.unfinished.get(request_id)
         if request is not None:
             queue = self.running if request.status is RequestStatus.RUNNING else self.waiting
             queue.remove(request)
             self._finish(request)
 
+    def _end_failed(self, request_id: str) -> None:
+        """Drop a running request and every key of its prefix, whichever request computed the block."""
+        request = next(request for request in self.running if request.request_id == request_id)
+        self.cache.forget(request)
+        self.abort(request_id)
+
     def _is_finished(self, request: Request, token: int) -> bool:
         return (
             request.num_output_tokens >= request.max_new_tokens
             or request.num_tokens >= self.cache.max_model_len
-            or token == self._eos_token_id
+            or token in self.end_token_ids
         )
 
     def _schedule_running(self, step: _Step) -> None:

@@ -2,47 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.errors import InputError
+from kvhybrid.managers.eviction import orders
+from kvhybrid.managers.retention import retention_policies
 from kvhybrid.planning import plan_cache
 from kvhybrid.replay.loop import ReplayLoop
 from kvhybrid.replay.prefix_keys import PrefixKeys
 from kvhybrid.replay.stats import ReplayStats
 from kvhybrid.replay.trace import TraceRequest
-from kvhybrid.report.history import History
-from kvhybrid.report.plot import plot_run
 from kvhybrid.report.progress import Progress
 from kvhybrid.report.summary import describe_groups
-from kvhybrid.report.table import print_run
 from kvhybrid.run_folder import RunFolder
-from kvhybrid.scheduling.scheduler import CapacityError, Scheduler
+from kvhybrid.scheduling import schedulers
+from kvhybrid.scheduling.base import CapacityError
+from kvhybrid.sessions.invocation import Invocation
 from kvhybrid.sessions.replay_settings import ReplaySettings
 from kvhybrid.sessions.replay_summary import ReplaySummary
-from kvhybrid.tracking import Trackers
+from kvhybrid.sessions.session import Session
+from kvhybrid.settings.values import MOST_BLOCKS, at_least
 
 
-def replay(
-    settings: ReplaySettings,
-    folder: Path | str,
-    *,
-    config: Mapping[str, Any],
-    overrides: Sequence[str] = (),
-) -> ReplaySummary:
+def replay(settings: ReplaySettings, folder: Path | str, invocation: Invocation | None = None) -> ReplaySummary:
     """Replay ``settings.trace`` and fill ``folder``, which is made if it is not there.
 
-    ``config`` is what ``config.yaml`` and the trackers get. ``overrides`` say what the command line changed in it.
-    Ctrl-C ends the replay early but in order. Raises `InputError` for a trace that cannot be read and for settings
-    that do not go together, before anything is written.
+    ``invocation``, what ends a replay early, and what is raised: as for `kvhybrid.sessions.run.run`. So is a trace
+    that cannot be read.
     """
     place = RunFolder(folder)
-    place.require_empty()
-    requests = settings.trace.read()
-    return _Session(settings, requests, build_loop(settings, requests), place, config, overrides).run()
+    invocation = invocation or Invocation.from_settings("replay", settings)
+    with place.claimed(invocation.overrides):
+        place.require_empty()
+        requests = settings.trace.read()
+        return _ReplaySession(settings, requests, build_loop(settings, requests), place, invocation).run()
 
 
 def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> ReplayLoop:
@@ -63,6 +60,7 @@ def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> Re
             max_in_flight_tokens=settings.scheduler.max_batched_tokens,
             hash_block_size=settings.pool.hash_block_size,
         )
+        at_least("the pool's number of blocks", plan.config.num_blocks, 2, MOST_BLOCKS)
         cache = KVCacheManager(
             plan.config,
             max_model_len=limit,
@@ -70,21 +68,22 @@ def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> Re
             enable_caching=settings.pool.enable_prefix_caching,
             watermark=settings.scheduler.watermark,
             retention_interval=settings.retention.interval,
-            eviction=settings.eviction.order,
+            retention=retention_policies.maker(settings.retention.kind, **settings.retention.parameters),
+            eviction=orders.maker(settings.eviction.kind, **settings.eviction.parameters),
             track_misses=settings.track_misses,
         )
-    except ValueError as error:
+        scheduler = schedulers.maker(settings.scheduler.kind, **settings.scheduler.parameters)(
+            cache,
+            max_batched_tokens=settings.scheduler.max_batched_tokens,
+            max_num_seqs=settings.scheduler.max_num_seqs,
+        )
+    except (ValueError, MemoryError) as error:
         raise InputError(" ".join(str(error).split())) from error
-    scheduler = Scheduler(
-        cache,
-        max_batched_tokens=settings.scheduler.max_batched_tokens,
-        max_num_seqs=settings.scheduler.max_num_seqs,
-    )
     keys = PrefixKeys(plan.config.hash_unit, settings.trace.part_tokens) if cache.enable_caching else None
     return ReplayLoop(scheduler, settings.executor.arrivals(requests), settings.cost, keys)
 
 
-class _Session:
+class _ReplaySession(Session[ReplaySummary]):
     """The state of one replay between two looks at it."""
 
     def __init__(
@@ -93,46 +92,30 @@ class _Session:
         requests: Sequence[TraceRequest],
         loop: ReplayLoop,
         folder: RunFolder,
-        config: Mapping[str, Any],
-        overrides: Sequence[str],
+        invocation: Invocation,
     ) -> None:
+        super().__init__(
+            folder,
+            invocation,
+            name=settings.name,
+            objective=settings.objective,
+            num_requests=len(requests),
+            trackers=settings.tracking,
+        )
         self.settings = settings
-        self.num_requests = len(requests)
         self.loop = loop
-        self.folder = folder
-        self.config = config
-        self.overrides = tuple(overrides)
-        self.trackers = Trackers(settings.tracking)
-        self.history = History()
         self.sampled_at = 0.0
         self.sampled_steps = self.sampled_tokens = self.sampled_output = 0
 
-    def run(self) -> ReplaySummary:
-        """Advance until the trace has ended; then, or when interrupted, write what was found."""
-        from omegaconf import OmegaConf
-
-        self.folder.create()
-        self.folder.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(dict(self.config))))
-        self.trackers.start(self.config, self.folder.path)
-        began, status = perf_counter(), "failed"
-        self.sampled_at = began
+    def work(self, progress: Progress) -> None:
+        self.sampled_at = perf_counter()
         try:
-            with Progress(self.settings.name, self.num_requests) as progress:
-                while self.loop.advance(self.settings.sample_every):
-                    self._sample(progress)
-                if self.loop.num_steps > self.sampled_steps:
-                    self._sample(progress)
-            status = "done"
+            while self.loop.advance(self.settings.sample_every):
+                self._sample(progress)
         except CapacityError as error:
             raise InputError(f"{self.settings.trace.place}: {error}") from error
-        except KeyboardInterrupt:
-            status = "interrupted"
-        finally:
-            summary = self._summary(status, perf_counter() - began)
-            self.trackers.finish(summary.figures())
-            self.folder.write_json("summary.json", summary.to_json(self.trackers.failures))
-        self._report(summary)
-        return summary
+        if self.loop.num_steps > self.sampled_steps:
+            self._sample(progress)
 
     def _sample(self, progress: Progress) -> None:
         """Look at the cache, and at what has happened since the last look."""
@@ -156,11 +139,9 @@ class _Session:
         self.trackers.log(stats.step, stats.metrics())
         progress.update(stats, loop.num_finished)
 
-    def _summary(self, status: str, seconds: float) -> ReplaySummary:
+    def summarize(self, **ending: Any) -> ReplaySummary:
         loop = self.loop
         return ReplaySummary(
-            name=self.settings.name,
-            status=status,
             groups=describe_groups(loop.scheduler.cache.config),
             cache=loop.scheduler.cache.stats(),
             requests=loop.num_finished,
@@ -168,16 +149,11 @@ class _Session:
             output_tokens=loop.output_tokens,
             steps=loop.num_steps,
             preemptions=loop.scheduler.num_preemptions,
-            seconds=seconds,
-            folder=self.folder.path,
-            overrides=self.overrides,
             modelled={"seconds": loop.clock, **loop.first_tokens.figures()},
+            **ending,
         )
 
-    def _report(self, summary: ReplaySummary) -> None:
-        print_run(summary)
+    def report(self, summary: ReplaySummary) -> None:
+        super().report(summary)
         for line in summary.lines():
             print(line)
-        if self.history.points:
-            with self.folder.beside("hits.png") as partial:
-                plot_run(self.history, summary, partial)

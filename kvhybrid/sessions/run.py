@@ -2,55 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import fields, is_dataclass
+import re
+from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.engine.quality import Quality, measure
 from kvhybrid.errors import InputError
+from kvhybrid.managers.eviction import orders
+from kvhybrid.managers.retention import retention_policies
 from kvhybrid.planning import PlanningError
 from kvhybrid.report.answers import print_answers, to_json_lines
-from kvhybrid.report.history import History
-from kvhybrid.report.plot import plot_run
 from kvhybrid.report.progress import Progress
 from kvhybrid.report.summary import RunSummary, describe_groups
-from kvhybrid.report.table import print_run
 from kvhybrid.run_folder import RunFolder
 from kvhybrid.scenarios.recorder import Recorder
+from kvhybrid.scheduling import schedulers
+from kvhybrid.sessions.invocation import Invocation
 from kvhybrid.sessions.run_settings import RunSettings
-from kvhybrid.tracking import Trackers
-from kvhybrid.workloads import Traffic
+from kvhybrid.sessions.session import Session
+from kvhybrid.settings.values import MOST_TOKENS, at_least
+from kvhybrid.workloads.base import Traffic
 
 if TYPE_CHECKING:
     from kvhybrid.engine.engine import Engine
+    from kvhybrid.models.base import HybridModel
+
+NO_MEMORY = re.compile("allocate|out of memory|overflow")
+"""What torch says where a tensor does not fit: on a CPU it has no exception of its own for that."""
 
 
-def run(
-    settings: RunSettings,
-    folder: Path | str,
-    *,
-    config: Mapping[str, Any] | None = None,
-    overrides: Sequence[str] = (),
-) -> RunSummary:
+def run(settings: RunSettings, folder: Path | str, invocation: Invocation | None = None) -> RunSummary:
     """Run ``settings.workload`` on ``settings.model`` and fill ``folder``, which is made if it is not there.
 
-    ``config`` is what ``config.yaml`` and the trackers get: by default the settings as plain data.
-    ``overrides`` say what the command line changed in it; they tell the jobs of a sweep apart. Ctrl-C ends the
-    run early but in order. Raises `InputError` for settings that do not go together, before anything is
-    written.
+    ``invocation`` is what ``config.yaml`` and the trackers get: by default the settings as plain data. Ctrl-C and
+    SIGTERM end the run early but in order. A summary that says ``failed`` is of a run whose results could not all
+    be written.
+
+    Raises:
+        InputError: The settings do not go together. Nothing is written then.
+        FolderTakenError: ``folder`` holds something, or another process fills it.
+        OutputError: ``folder`` cannot be written to.
     """
     place = RunFolder(folder)
-    place.require_empty()
-    recorder = _recorder(settings)
-    engine = build_engine(settings, recorder.manager if recorder else KVCacheManager)
-    quality = measure_quality(settings, engine)
-    session = _Session(settings, engine, place, config or plain_settings(settings), overrides, quality, recorder)
-    session.send_ready()
-    return session.run()
+    invocation = invocation or Invocation.from_settings("run", settings)
+    with place.claimed(invocation.overrides):
+        place.require_empty()
+        if settings.record is not None:
+            place.refuse_own("record", settings.record)
+        recorder = _recorder(settings)
+        engine = build_engine(settings, recorder.manager if recorder else KVCacheManager)
+        quality = measure_quality(settings, engine)
+        session = _RunSession(settings, engine, place, invocation, quality, recorder)
+        session.send_ready()
+        return session.run()
 
 
 def build_engine(settings: RunSettings, cache_manager: Callable[..., KVCacheManager] = KVCacheManager) -> Engine:
@@ -66,6 +72,7 @@ def build_engine(settings: RunSettings, cache_manager: Callable[..., KVCacheMana
     try:
         settings.workload.prepare(settings.model.text_codec)
         longest = settings.workload.longest_request
+        at_least("workload: requests times the longest", settings.workload.num_requests * longest, 1, MOST_TOKENS)
         if _measures_quality(settings):
             longest = max(longest, settings.quality.longest_request)
         model = settings.model.build(settings.backends.choice())
@@ -92,13 +99,19 @@ def build_engine(settings: RunSettings, cache_manager: Callable[..., KVCacheMana
             max_model_len=max_model_len,
             watermark=settings.scheduler.watermark,
             retention_interval=settings.retention.interval,
-            eviction=settings.eviction.order,
-            eos_token_id=settings.workload.eos_token_id,
+            retention=retention_policies.maker(settings.retention.kind, **settings.retention.parameters),
+            eviction=orders.maker(settings.eviction.kind, **settings.eviction.parameters),
+            scheduler=schedulers.maker(settings.scheduler.kind, **settings.scheduler.parameters),
+            eos_token_id=settings.workload.end_token_ids,
             device=settings.device,
             cache_manager=cache_manager,
         )
     except (ValueError, OSError, ImportError) as error:
         raise InputError(" ".join(f"{error}{_quality_hint(settings, error)}".split())) from error
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not NO_MEMORY.search(str(error)):
+            raise
+        raise InputError(f"not enough memory for model and pool: {str(error).splitlines()[0]}") from error
 
 
 def _quality_hint(settings: RunSettings, error: Exception) -> str:
@@ -137,35 +150,30 @@ def _check_device(name: str) -> None:
     import torch
 
     try:
-        torch.empty(0, device=name)
+        torch.zeros(1, device=name).item()
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device: {name!r} cannot be used: {str(error).splitlines()[0]}") from error
 
 
-def plain_settings(value: Any) -> Any:
-    """Settings as dicts, lists and values; an object that is neither goes by the name of its class."""
-    if is_dataclass(value) and not isinstance(value, type):
-        content = {field.name: plain_settings(getattr(value, field.name)) for field in fields(value)}
-        return content if isinstance(value, RunSettings) else {"class": type(value).__qualname__, **content}
-    if isinstance(value, Mapping):
-        return {str(key): plain_settings(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain_settings(entry) for entry in value]
-    known = value is None or isinstance(value, (str, int, float))
-    return value if known else getattr(value, "__qualname__", type(value).__qualname__)
+def backends_of(model: HybridModel) -> dict[str, list[str]]:
+    """The kernel backends that the layers of ``model`` run on, by what they are for."""
+    from kvhybrid.models.layers.cached import CachedLayer, SharingLayer
+
+    found: dict[str, set[str]] = {}
+    for layer in model.modules():
+        if isinstance(layer, (CachedLayer, SharingLayer)):
+            running = layer.backend.running
+            found.setdefault(running.noun.removesuffix(" backend"), set()).add(running.name)
+    return {noun: sorted(names) for noun, names in found.items()}
 
 
 def _recorder(settings: RunSettings) -> Recorder | None:
     if settings.record is None:
         return None
-    if Path(settings.record).is_dir():
-        raise InputError(f"record must be a file to write, found a folder: {settings.record}")
-    if not Path(settings.record).resolve().parent.is_dir():
-        raise InputError(f"record: no such folder: {Path(settings.record).resolve().parent}")
     return Recorder(Path(settings.record), id=settings.name)
 
 
-class _Session:
+class _RunSession(Session[RunSummary]):
     """The state of one run between the steps."""
 
     def __init__(
@@ -173,23 +181,26 @@ class _Session:
         settings: RunSettings,
         engine: Engine,
         folder: RunFolder,
-        config: Mapping[str, Any],
-        overrides: Sequence[str],
+        invocation: Invocation,
         quality: Quality | None,
         recorder: Recorder | None,
     ) -> None:
+        super().__init__(
+            folder,
+            invocation,
+            name=settings.name,
+            objective=settings.objective,
+            num_requests=settings.workload.num_requests,
+            trackers=settings.tracking,
+        )
         self.settings = settings
         self.engine = engine
-        self.folder = folder
-        self.config = config
-        self.overrides = tuple(overrides)
         self.quality = quality
         self.groups = describe_groups(engine.plan.config)
         self.traffic: Traffic = settings.workload.traffic(engine.model.vocab_size)
-        self.trackers = Trackers(settings.tracking)
-        self.recorder = recorder or nullcontext()
-        self.history = History()
+        self.recorder = recorder
         self.outputs: dict[str, list[int]] = {}
+        self.failures: dict[str, str] = {}
         self.cache = engine.stats()
         self.num_sent = self.num_finished = self.prompt_tokens = self.output_tokens = 0
 
@@ -214,34 +225,17 @@ class _Session:
             self.num_sent += 1
             self.prompt_tokens += len(request.prompt_token_ids)
 
-    def run(self) -> RunSummary:
-        """Step until the workload is done; then, or when interrupted, write what was found."""
-        from omegaconf import OmegaConf
-
-        self.folder.create()
-        self.folder.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(dict(self.config))))
-        self.trackers.start(self.config, self.folder.path)
-        began, status = perf_counter(), "failed"
-        try:
-            with self.recorder, Progress(self.settings.name, self.settings.workload.num_requests) as progress:
-                while self.engine.has_unfinished:
-                    self._step(progress)
-            status = "done"
-        except KeyboardInterrupt:
-            status = "interrupted"
-        finally:
-            summary = self._summary(status, perf_counter() - began)
-            self.trackers.finish(summary.figures())
-            self.folder.write_json("summary.json", summary.to_json(self.trackers.failures))
-        self._report(summary)
-        return summary
+    def work(self, progress: Progress) -> None:
+        while self.engine.has_unfinished:
+            self._step(progress)
 
     def _step(self, progress: Progress) -> None:
         output = self.engine.step()
         for request_id, tokens in output.tokens.items():
             self.outputs[request_id] += tokens
             self.output_tokens += len(tokens)
-        for request_id in output.finished:
+        self.failures.update(output.failed)
+        for request_id in (*output.finished, *output.failed):
             self.traffic.finished(request_id, self.outputs.pop(request_id))
         self.num_finished += len(output.finished)
         self.send_ready()
@@ -250,32 +244,36 @@ class _Session:
         self.trackers.log(output.stats.step, output.stats.metrics())
         progress.update(output.stats, self.num_finished)
 
-    def _summary(self, status: str, seconds: float) -> RunSummary:
+    def summarize(self, **ending: Any) -> RunSummary:
         return RunSummary(
-            name=self.settings.name,
-            status=status,
             groups=self.groups,
             cache=self.cache,
             requests=self.num_finished,
+            failures=self.failures,
             prompt_tokens=self.prompt_tokens,
             output_tokens=self.output_tokens,
             steps=self.history.num_steps,
             preemptions=self.history.preemptions,
-            seconds=seconds,
-            folder=self.folder.path,
-            overrides=self.overrides,
             quality=self.quality,
+            **ending,
         )
 
-    def _report(self, summary: RunSummary) -> None:
+    def backends(self) -> dict[str, list[str]]:
+        return backends_of(self.engine.model)
+
+    def writes(self) -> dict[str, Callable[[], None]]:
+        writes = {}
         answers = self.traffic.answers()
         if answers:
-            self.folder.write_text("outputs.jsonl", to_json_lines(answers))
-            shown = answers[: self.traffic.num_shown]
-            print_answers(shown)
-            if len(shown) < len(answers):
-                print(f"{len(answers) - len(shown)} more in outputs.jsonl\n")
-        print_run(summary)
-        if self.history.num_steps:
-            with self.folder.beside("hits.png") as partial:
-                plot_run(self.history, summary, partial)
+            writes["outputs.jsonl"] = lambda: self.folder.write_text("outputs.jsonl", to_json_lines(answers))
+        if self.recorder is not None:
+            writes[str(self.recorder.path)] = self.recorder.close
+        return writes
+
+    def report(self, summary: RunSummary) -> None:
+        answers = self.traffic.answers()
+        shown = answers[: self.traffic.num_shown]
+        print_answers(shown)
+        if len(shown) < len(answers):
+            print(f"{len(answers) - len(shown)} more in outputs.jsonl\n")
+        super().report(summary)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
 
-from kvhybrid.settings.values import at_least
+from kvhybrid.settings.values import MOST_BLOCKS, at_least
 
 _BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+MOST_BYTES = 1 << 50
 
 
 @dataclass(kw_only=True)
@@ -15,7 +18,7 @@ class PoolSettings:
     """The block pool. Exactly one of ``num_blocks`` and ``memory`` is given."""
 
     block_size: int = 16
-    num_blocks: int | None = 512
+    num_blocks: int | None = 1024
     memory: str | None = None
     """A number of bytes, or a number with B, KB, MB, GB, KiB, MiB or GiB."""
     hash_block_size: int | None = None
@@ -31,8 +34,9 @@ class PoolSettings:
                 f"found pool.num_blocks={_yaml(self.num_blocks)} pool.memory={_yaml(self.memory)}"
             )
         if self.num_blocks is not None:
-            at_least("pool.num_blocks", self.num_blocks, 2)
-        _ = self.memory_bytes
+            at_least("pool.num_blocks", self.num_blocks, 2, MOST_BLOCKS)
+        if self.memory_bytes is not None:
+            at_least("pool.memory in bytes", self.memory_bytes, 1, MOST_BYTES)
 
     @property
     def memory_bytes(self) -> int | None:
@@ -44,13 +48,17 @@ class PoolSettings:
             raise ValueError(
                 f"pool.memory must be a number with B, KB, MB, GB, KiB, MiB or GiB, found {self.memory!r}"
             )
-        return int(float(matched[1]) * _BYTES[matched[2].upper()])
+        return int(Decimal(matched[1]) * _BYTES[matched[2].upper()])
 
 
 @dataclass(kw_only=True)
 class SchedulerSettings:
-    """How much a step may do."""
+    """Which scheduler plans the steps, and how much a step may do."""
 
+    kind: str = "default"
+    """A registered name or ``module:Class``."""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """Of this scheduler alone. In a config they stand beside the other keys."""
     max_batched_tokens: int = 512
     max_num_seqs: int = 16
     watermark: float = 0.0
@@ -68,15 +76,22 @@ class SchedulerSettings:
 
 @dataclass(kw_only=True)
 class EvictionSettings:
-    """Which cached free block is given away first."""
+    """Which cached free block is reused first."""
 
-    order: str = "lru"
+    kind: str = "lru"
+    """A registered order of reuse or ``module:Class``."""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """Of this order. In a config they stand beside ``kind``."""
 
 
 @dataclass(kw_only=True)
 class RetentionSettings:
     """Which blocks stay hittable in groups that may be thinned out."""
 
+    kind: str = "interval"
+    """A registered retention policy or ``module:Class``."""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """Of this policy alone. In a config they stand beside the other keys."""
     interval: int | None = None
 
     def __post_init__(self) -> None:

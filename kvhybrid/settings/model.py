@@ -8,18 +8,19 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kvhybrid.settings.values import MISSING, at_least
+from kvhybrid.settings.values import MISSING, MOST, MOST_SEED, at_least
 
 if TYPE_CHECKING:
     from kvhybrid.models.base import BackendChoice, HybridModel
     from kvhybrid.text.codec import TextCodec
 
 DTYPES = ("float32", "bfloat16", "float16")
+MOST_THREADS = 1024
 
 
 @dataclass(kw_only=True)
 class ModelSettings(ABC):
-    """A model to run. One of another package is chosen in YAML with ``_target_: package.module.Class``."""
+    """A model to run: what the keys of ``conf/model/<name>.yaml`` say."""
 
     dtype: str = "float32"
     cpu_threads: int | None = None
@@ -32,7 +33,7 @@ class ModelSettings(ABC):
         if self.dtype not in DTYPES:
             raise ValueError(f"model.dtype must be one of {', '.join(DTYPES)}, found {self.dtype!r}")
         if self.cpu_threads is not None:
-            at_least("model.cpu_threads", self.cpu_threads, 1)
+            at_least("model.cpu_threads", self.cpu_threads, 1, MOST_THREADS)
 
     @property
     def reads_text(self) -> bool:
@@ -55,6 +56,7 @@ class ModelSettings(ABC):
 class CheckpointSettings(ModelSettings):
     """A Hugging Face checkpoint folder: ``config.json`` and safetensors."""
 
+    dtype: str = "bfloat16"
     path: str = MISSING
     """The folder, or the name of trained weights that come with the package."""
     window: int | None = None
@@ -93,9 +95,11 @@ class CheckpointSettings(ModelSettings):
 
     def text_codec(self) -> TextCodec:
         """The tokenizer in the folder, or bytes where it has none and the config says 256 token ids."""
+        from kvhybrid.models.loading import check_config
         from kvhybrid.text.codec import codec_of
 
-        return codec_of(self.folder, self._vocab_size())
+        # A tokenizer is loaded along with the config, and what is wrong with that is no fault of the tokenizer.
+        return codec_of(self.folder, check_config(self.folder).vocab_size)
 
     @property
     def reads_text(self) -> bool:
@@ -104,10 +108,9 @@ class CheckpointSettings(ModelSettings):
         return has_tokenizer(self.folder) or self._vocab_size() == ByteCodec.vocab_size
 
     def _vocab_size(self) -> int | None:
-        from kvhybrid.models.checkpoint import read_config
+        from kvhybrid.models.checkpoint import read_vocab_size
 
-        config = read_config(self.folder)
-        size: int | None = (config.get("text_config") or config).get("vocab_size")
+        size: int | None = read_vocab_size(self.folder)
         return size
 
 
@@ -117,6 +120,7 @@ class RandomModelSettings(ModelSettings):
     Face config, under the same names."""
 
     model_type: str
+    cpu_threads: int | None = 1
     seed: int = 0
     vocab_size: int = 384
     hidden_size: int = 64
@@ -129,6 +133,8 @@ class RandomModelSettings(ModelSettings):
     is_trained: ClassVar[bool] = False
     lowest: ClassVar[Mapping[str, int]] = {
         "seed": 0,
+        "attn_scale": 0,
+        "attn_layer_indices": 0,
         "num_kv_shared_layers": 0,
         "attn_layer_offset": 0,
         "expert_layer_offset": 0,
@@ -141,8 +147,10 @@ class RandomModelSettings(ModelSettings):
         super().__post_init__()
         for key in fields(self):
             value = getattr(self, key.name)
-            if type(value) is int:
-                at_least(f"model.{key.name}", value, self.lowest.get(key.name, 1))
+            for number in value if isinstance(value, list) else [value]:
+                if type(number) in (int, float):
+                    least = self.lowest.get(key.name, 1 if type(number) is int else -MOST)
+                    at_least(f"model.{key.name}", number, least, MOST_SEED if key.name == "seed" else MOST)
         experts = getattr(self, "num_experts", getattr(self, "num_local_experts", None))
         chosen = getattr(self, "num_experts_per_tok", 0)
         if experts is not None and chosen > experts:
@@ -175,6 +183,7 @@ class Gemma3Settings(RandomModelSettings):
     """Gemma 3, text only: ``sliding_window_pattern - 1`` window layers, then a full one, repeated."""
 
     model_type: str = "gemma3_text"
+    num_hidden_layers: int = 7
     head_dim: int = 16
     query_pre_attn_scalar: int = 16
     sliding_window: int = 32
@@ -202,6 +211,7 @@ class JambaSettings(RandomModelSettings):
     """Jamba: Mamba layers with some of full attention, and a mixture of experts in every other layer."""
 
     model_type: str = "jamba"
+    num_hidden_layers: int = 8
     attn_layer_period: int = 8
     attn_layer_offset: int = 4
     expert_layer_period: int = 2
@@ -219,7 +229,8 @@ class BambaSettings(RandomModelSettings):
     """Bamba: Mamba-2 layers, with full attention in those of ``attn_layer_indices``."""
 
     model_type: str = "bamba"
-    attn_layer_indices: list[int] = field(default_factory=lambda: [3])
+    num_hidden_layers: int = 8
+    attn_layer_indices: list[int] = field(default_factory=lambda: [3, 7])
     mamba_n_heads: int = 8
     mamba_n_groups: int = 1
     mamba_d_state: int = 16
@@ -232,6 +243,8 @@ class Llama4Settings(RandomModelSettings):
     """Llama 4, text only: ``no_rope_layer_interval - 1`` layers of chunks, then a full one, repeated."""
 
     model_type: str = "llama4_text"
+    intermediate_size: int = 64
+    num_hidden_layers: int = 8
     head_dim: int = 16
     attention_chunk_size: int = 32
     no_rope_layer_interval: int = 4
@@ -248,6 +261,7 @@ class GptOssSettings(RandomModelSettings):
     """gpt-oss: window layers and full ones by turns, and a mixture of experts in each."""
 
     model_type: str = "gpt_oss"
+    intermediate_size: int = 64
     head_dim: int = 16
     sliding_window: int = 32
     num_local_experts: int = 4

@@ -14,8 +14,8 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model",
 class TextCodec(ABC):
     """What turns text into token ids and token ids into text."""
 
-    eos_token_id: int | None = None
-    """The token that ends a text, where there is one."""
+    end_token_ids: frozenset[int] = frozenset()
+    """The tokens that end a text."""
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
@@ -31,6 +31,9 @@ class ByteCodec(TextCodec):
 
     vocab_size = 256
 
+    def __init__(self, end_token_ids: frozenset[int] = frozenset()) -> None:
+        self.end_token_ids = end_token_ids
+
     def encode(self, text: str) -> list[int]:
         return list(text.encode("utf-8"))
 
@@ -43,15 +46,27 @@ class TokenizerCodec(TextCodec):
     """The tokenizer in a Hugging Face model folder. Nothing is downloaded, and no code of the folder runs."""
 
     def __init__(self, folder: Path | str) -> None:
-        """Raises ValueError where transformers finds no tokenizer in ``folder`` that it can read."""
+        """A text ends with the tokens that the folder's configs name, or else with the tokenizer's own.
+
+        Raises ValueError if transformers finds no tokenizer in ``folder`` that it can read without running code of
+        the folder, or one without a vocabulary.
+        """
         from transformers import AutoTokenizer
 
+        from kvhybrid.models.checkpoint import read_end_tokens
+
+        named = read_end_tokens(Path(folder))
         try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
         except Exception as error:  # each kind of tokenizer fails in its own way
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ValueError(f"{folder}: the tokenizer cannot be read: {reason}") from error
-        self.eos_token_id = self._tokenizer.eos_token_id
+        if {*self._tokenizer.get_vocab().values()} <= {*self._tokenizer.all_special_ids}:
+            raise ValueError(f"{folder}: the tokenizer has no vocabulary: every text would give the same tokens")
+        own = self._tokenizer.eos_token_id
+        self.end_token_ids = named or frozenset(() if own is None else (own,))
 
     def encode(self, text: str) -> list[int]:
         token_ids: list[int] = self._tokenizer.encode(text)
@@ -76,7 +91,9 @@ def codec_of(folder: Path | str, vocab_size: int | None) -> TextCodec:
     if has_tokenizer(folder):
         return TokenizerCodec(folder)
     if vocab_size == ByteCodec.vocab_size:
-        return ByteCodec()
+        from kvhybrid.models.checkpoint import read_end_tokens
+
+        return ByteCodec(read_end_tokens(Path(folder)))
     raise ValueError(
         f"{folder}: no tokenizer; accepted for prompts: a folder with {', '.join(TOKENIZER_FILES[:-1])} or "
         f"{TOKENIZER_FILES[-1]}, or a model of {ByteCodec.vocab_size} token ids, which are bytes"

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from kvhybrid.tracking.base import Tracker, TrackerError, Trackers
-from kvhybrid.tracking.jsonl import JsonLinesTracker
-from kvhybrid.tracking.wandb import WandbTracker
+from typing import TYPE_CHECKING
 
-__all__ = ["JsonLinesTracker", "Tracker", "TrackerError", "Trackers", "WandbTracker"]
+from kvhybrid.plugins import Registry
+
+if TYPE_CHECKING:
+    from kvhybrid.tracking.base import Tracker
+
+trackers: Registry[Tracker] = Registry(
+    "tracker",
+    "kvhybrid.trackers",
+    "kvhybrid.tracking.base:Tracker",
+    {
+        "jsonl": "kvhybrid.tracking.jsonl:JsonLinesTracker",
+        "wandb": "kvhybrid.tracking.wandb:WandbTracker",
+    },
+)

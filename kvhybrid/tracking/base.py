@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from kvhybrid.tracking.paths import without_folders
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class TrackerError(RuntimeError):
     """A tracker that cannot do its work; the message says why in one line."""
 
 
-@dataclass(kw_only=True)
+def reason_of(error: Exception) -> str:
+    """One line for what went wrong in a tracker."""
+    said = " ".join(str(error).split()) or "no message"
+    return said if isinstance(error, TrackerError) else f"{type(error).__name__}: {said}"
+
+
 class Tracker(ABC):
     """Takes the figures of one run: `start` once, `log` after every step, `finish` once.
 
     It is given names and numbers, never prompts or token ids. Subclasses are dataclasses whose fields are the
-    keys of ``conf/tracking/<name>.yaml``; one of another package is chosen there with ``_target_``. They
-    cannot be frozen, since Hydra merges values into them. Any exception takes the tracker out of the run; the
+    keys of ``conf/tracking/<name>.yaml``. Any exception takes the tracker out of the run; the
     run and the other trackers go on.
     """
 
     @abstractmethod
     def start(self, config: Mapping[str, Any], folder: Path) -> None:
-        """Begin: the whole configuration as plain data, and the run folder for what is kept in files."""
+        """Begin: the whole configuration as plain data, its paths cut to their last names, and the run folder for
+        what is kept in files."""
 
     @abstractmethod
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -34,19 +44,26 @@ class Tracker(ABC):
 
     @abstractmethod
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """End: the figures of the whole run."""
+        """End: the figures of the whole run. Its ``status`` is ``done`` where nothing went wrong."""
 
 
 class Trackers:
     """The trackers of a run. One that fails is dropped with a line on stderr, and the others go on."""
 
     def __init__(self, trackers: Mapping[str, Tracker]) -> None:
-        self._working = dict(trackers)
+        self._waiting = dict(trackers)
+        self._working: dict[str, Tracker] = {}
         self.failures: dict[str, str] = {}
         """What went wrong, by the name of the tracker."""
+        self.all_written = True
+        """Whether no tracker has found the disk full."""
 
     def start(self, config: Mapping[str, Any], folder: Path) -> None:
-        self._each(lambda tracker: tracker.start(config, folder))
+        """Start them one by one. Those that an interrupt keeps from starting are not called again."""
+        shown = without_folders(config)
+        for name, tracker in self._waiting.items():
+            if self._goes_well(name, partial(tracker.start, shown, folder)):
+                self._working[name] = tracker
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._each(lambda tracker: tracker.log(step, metrics))
@@ -56,11 +73,16 @@ class Trackers:
 
     def _each(self, call: Callable[[Tracker], None]) -> None:
         for name, tracker in list(self._working.items()):
-            try:
-                call(tracker)
-            except Exception as error:
+            if not self._goes_well(name, partial(call, tracker)):
                 del self._working[name]
-                said = " ".join(str(error).split()) or "no message"
-                reason = said if isinstance(error, TrackerError) else f"{type(error).__name__}: {said}"
-                self.failures[name] = reason
-                print(f"tracking.{name} failed, the run goes on without it: {reason}", file=sys.stderr)
+
+    def _goes_well(self, name: str, call: Callable[[], None]) -> bool:
+        try:
+            call()
+        except Exception as error:
+            reason = reason_of(error)
+            self.failures[name] = reason
+            self.all_written &= not (isinstance(error, OSError) and error.errno in DISK_FULL)
+            print(f"tracking.{name} failed, the run goes on without it: {reason}", file=sys.stderr)
+            return False
+        return True

@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from kvhybrid.run_folder import partial_name
-from kvhybrid.tracking.base import Tracker
+from kvhybrid.run_folder import OWN_FILES, finite
+from kvhybrid.tracking.base import Tracker, TrackerError
 
 
 @dataclass(kw_only=True)
 class JsonLinesTracker(Tracker):
-    """Writes whole lines as the steps end, under a partial name that `finish` drops."""
+    """Writes each line as its step ends. The file holds whole lines at any time, whatever happens to the run."""
 
     file: str = "metrics.jsonl"
 
     def __post_init__(self) -> None:
-        self._lines: IO[str] | None = None
-        self._place = Path()
+        hidden = not self.file or self.file.startswith(".")
+        if hidden or Path(self.file).name != self.file or self.file.lower() in OWN_FILES:
+            raise ValueError(
+                f"tracking.jsonl.file must be a name in the run folder and none of {', '.join(OWN_FILES)}, "
+                f"found {self.file!r}"
+            )
+        self._lines: io.FileIO | None = None
 
     def start(self, config: Mapping[str, Any], folder: Path) -> None:
-        self._place = folder / self.file
-        self._lines = partial_name(self._place).open("w", encoding="utf-8", buffering=1)
+        try:
+            self._lines = io.FileIO(folder / self.file, "xb")
+        except FileExistsError as error:
+            raise TrackerError(f"{folder / self.file} is there already") from error
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         assert self._lines is not None
-        self._lines.write(json.dumps({"step": step, **metrics}) + "\n")
+        begin = self._lines.tell()
+        line = (json.dumps(finite({"step": step, **metrics})) + "\n").encode()
+        try:
+            while line:
+                line = line[self._lines.write(line) :]
+        except OSError:
+            self._lines.truncate(begin)  # a full disk takes part of a line
+            self._lines.close()
+            raise
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         assert self._lines is not None
         self._lines.close()
-        partial_name(self._place).replace(self._place)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from kvhybrid.workloads.base import Answer, PromptList, Traffic, Workload, WorkloadRequest
-from kvhybrid.workloads.few_shot import FewShot
-from kvhybrid.workloads.multi_turn import MultiTurn
-from kvhybrid.workloads.prompts import Prompts
-from kvhybrid.workloads.random import Random
-from kvhybrid.workloads.shared_prefix import SharedPrefix
-from kvhybrid.workloads.source_code import SourceCode
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Answer",
-    "FewShot",
-    "MultiTurn",
-    "PromptList",
-    "Prompts",
-    "Random",
-    "SharedPrefix",
-    "SourceCode",
-    "Traffic",
-    "Workload",
-    "WorkloadRequest",
-]
+from kvhybrid.plugins import Registry
+
+if TYPE_CHECKING:
+    from kvhybrid.workloads.base import Workload
+
+workloads: Registry[Workload] = Registry(
+    "workload",
+    "kvhybrid.workloads",
+    "kvhybrid.workloads.base:Workload",
+    {
+        "few_shot": "kvhybrid.workloads.few_shot:FewShot",
+        "multi_turn": "kvhybrid.workloads.multi_turn:MultiTurn",
+        "prompts": "kvhybrid.workloads.prompts:Prompts",
+        "random": "kvhybrid.workloads.random:Random",
+        "shared_prefix": "kvhybrid.workloads.shared_prefix:SharedPrefix",
+        "source_code": "kvhybrid.workloads.source_code:SourceCode",
+    },
+)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from kvhybrid.settings.values import at_least
+from kvhybrid.settings.values import MOST, MOST_SEED, at_least
 from kvhybrid.text.codec import TextCodec
 
 TokenIds = list[int]
@@ -75,9 +75,7 @@ class PromptList(Traffic):
 class Workload(ABC):
     """Sizes in requests and tokens, and the seed. The same workload always draws the same token ids.
 
-    Subclasses are dataclasses whose fields are the keys of ``conf/workload/<name>.yaml``. They cannot be
-    frozen, since Hydra merges values into them. A workload of another package is chosen in YAML with
-    ``_target_: package.module.Class``.
+    Subclasses are dataclasses whose fields are the keys of ``conf/workload/<name>.yaml``.
     """
 
     seed: int = 0
@@ -85,8 +83,10 @@ class Workload(ABC):
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if type(value) is int:
-                at_least(f"workload.{field.name}", value, 0 if field.name == "seed" else 1)
+            if field.name == "seed":
+                at_least("workload.seed", value, 0, MOST_SEED)
+            elif type(value) in (int, float):
+                at_least(f"workload.{field.name}", value, 1 if type(value) is int else -MOST)
 
     def prepare(self, codec: Callable[[], TextCodec]) -> None:
         """Called once, before anything else is asked: a workload in words turns them into token ids here.
@@ -111,9 +111,9 @@ class Workload(ABC):
         return "the workload's longest request"
 
     @property
-    def eos_token_id(self) -> int | None:
-        """The token that ends a request early; None where each runs to its ``max_new_tokens``."""
-        return None
+    def end_token_ids(self) -> frozenset[int]:
+        """The tokens that end a request early; without any, each runs to its ``max_new_tokens``."""
+        return frozenset()
 
     @abstractmethod
     def traffic(self, vocab_size: int) -> Traffic:

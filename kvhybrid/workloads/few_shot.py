@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvhybrid.settings.values import MOST_TOKENS, at_least
 from kvhybrid.workloads.base import PromptList, TokenSource, Traffic, Workload, WorkloadRequest
 
 
@@ -21,6 +22,8 @@ class FewShot(Workload):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        pool = self.pool_examples * self.example_tokens
+        at_least("workload.pool_examples times workload.example_tokens", pool, 1, MOST_TOKENS)
         if self.shots > self.pool_examples:
             raise ValueError(
                 f"workload.shots must be at most workload.pool_examples, {self.pool_examples}, found {self.shots}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from kvhybrid.errors import InputError
+from kvhybrid.files import UnreadableError, read_text
 from kvhybrid.text.codec import TextCodec
 from kvhybrid.workloads.words import WorkloadInWords
 
@@ -38,12 +39,13 @@ class Prompts(WorkloadInWords):
     def texts(self) -> list[tuple[int, str]]:
         """The lines that are not blank, numbered from 1."""
         try:
-            text = Path(self.path).read_text(encoding="utf-8-sig")
-        except OSError as error:
-            raise InputError(f"workload.path: {self.path}: cannot be read: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise InputError(f"workload.path: {self.path}: byte {error.start} is not UTF-8") from error
-        lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+            text = read_text(self.path)
+        except UnreadableError as error:
+            raise InputError(
+                f"workload.path: {self.path}: cannot be read: {error}; accepted: a text file in UTF-8"
+            ) from error
+        every_line = enumerate(re.split(r"\r\n|\r|\n", text), 1)
+        lines = [(number, line) for number, line in every_line if line.strip()]
         if not lines:
             raise InputError(f"workload.path: {self.path}: no prompt in it; accepted: one prompt a line")
         return lines

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from kvhybrid.settings.values import MOST_TOKENS, at_least
 from kvhybrid.text.corpus import held_out_text
 from kvhybrid.workloads.words import WorkloadInWords
 
@@ -30,6 +31,11 @@ class SourceCode(WorkloadInWords):
     @property
     def num_requests(self) -> int:
         return self.num_prefixes * self.requests_per_prefix
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        characters = self.num_requests * (self.prefix_chars + LONGEST_HEAD)
+        at_least("workload: requests times workload.prefix_chars", characters, 1, MOST_TOKENS)
 
     def texts(self) -> list[tuple[int, str]]:
         random = np.random.default_rng(self.seed)

@@ -58,8 +58,8 @@ class WorkloadInWords(Workload):
         return len(self.longest.token_ids) + self.max_new_tokens
 
     @property
-    def eos_token_id(self) -> int | None:
-        return self._codec.eos_token_id if self._codec else None
+    def end_token_ids(self) -> frozenset[int]:
+        return self._codec.end_token_ids if self._codec else frozenset()
 
     def traffic(self, vocab_size: int) -> Traffic:
         """Raises InputError before `prepare`, and where the tokenizer knows tokens that the model does not."""

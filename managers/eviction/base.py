@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import numpy as np
 from mypy_extensions import mypyc_attr
@@ -46,3 +47,7 @@ class ReuseOrder(ABC):
     @abstractmethod
     def __iter__(self) -> Iterator[int]:
         """The blocks in the order in which `pop` would return them."""
+
+
+MakeOrder: TypeAlias = Callable[[NDArray[np.int64]], ReuseOrder]
+"""What makes an order, empty, from the pool's ``release_of``."""

@@ -9,8 +9,7 @@ import numpy as np
 from mypy_extensions import mypyc_attr
 
 from kvhybrid.managers.arrays import EMPTY, IntArray
-from kvhybrid.managers.eviction import ReuseOrder
-from kvhybrid.managers.eviction.base import ReuseOrderError
+from kvhybrid.managers.eviction.base import MakeOrder, ReuseOrderError
 from kvhybrid.managers.eviction.lru import LRU
 from kvhybrid.managers.kernel import put_span
 from kvhybrid.managers.kernel.plain import BLOCK, CACHED, COUNTS, EVICTIONS, LIVE, REUSABLE
@@ -31,7 +30,7 @@ class BlockPool:
     A call that would break the pool raises `BlockPoolError` and changes nothing.
     """
 
-    def __init__(self, num_blocks: int, num_groups: int, order: type[ReuseOrder] = LRU) -> None:
+    def __init__(self, num_blocks: int, num_groups: int, order: MakeOrder = LRU) -> None:
         if num_blocks < 1:
             raise ValueError(f"num_blocks must be at least 1 (the null block), found {num_blocks}")
         records = np.zeros(num_blocks, BLOCK)
@@ -52,7 +51,7 @@ class BlockPool:
         self._stack = np.zeros(num_blocks, np.int32)
         self._stacked = 0
         self._next_unused = 1
-        self._order_class = order
+        self._make_order = order
         self._releases = 0
         self._order = order(self.release_of)
 
@@ -267,7 +266,7 @@ class BlockPool:
         queue = np.array(self.free_queue(), np.int32)
         self._push_all(queue)
         self.release_of[:] = 0
-        self._order = self._order_class(self.release_of)
+        self._order = self._make_order(self.release_of)
         self.keys.drop_all()
         return True
 

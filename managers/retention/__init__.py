@@ -1,1 +1,17 @@
-"""What is worth keeping: which window tails and states stay reusable."""
+"""Retention policies: what is worth keeping, so which window tails and states stay reusable."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvhybrid.plugins import Registry
+
+if TYPE_CHECKING:
+    from kvhybrid.managers.retention.base import Retention
+
+retention_policies: Registry[Retention] = Registry(
+    "retention policy",
+    "kvhybrid.retention",
+    "kvhybrid.managers.retention.base:Retention",
+    {"interval": "kvhybrid.managers.retention.base:Retention"},
+)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from mypy_extensions import mypyc_attr
+
 
 class RetainedRequest(Protocol):
     """What retention reads of a request."""
@@ -18,6 +20,7 @@ class RetainedRequest(Protocol):
         ...
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 @dataclass(frozen=True)
 class Retention:
     """Which resumable positions keep their window tails and states."""

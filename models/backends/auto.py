@@ -18,7 +18,7 @@ from kvhybrid.models.backends.base import AttentionBackend, Backend, MambaBacken
 from kvhybrid.models.backends.kernels import MissingKernelsError
 from kvhybrid.models.backends.mamba2 import Mamba2Backend
 from kvhybrid.models.base import ForwardBatch, GroupBatch, LayerCache
-from kvhybrid.models.registry import LazyRegistry
+from kvhybrid.plugins import Registry
 
 ATTENTION = ("flash_attention3", "flash_attention4", "flash_attention2", "torch_varlen", "torch")
 MAMBA = ("mamba_ssm", "torch")
@@ -31,7 +31,7 @@ def say_once(level: int, message: str) -> None:
     log.log(level, message)
 
 
-def choose(registry: LazyRegistry, names: tuple[str, ...], need: Any, cache: LayerCache) -> Any:
+def choose(registry: Registry[Any], names: tuple[str, ...], need: Any, cache: LayerCache) -> Any:
     """The first of ``names`` that is installed, does what ``need`` asks for and can use the pages.
 
     The last is taken in any case: what it cannot do is for `Backend.check_cache` to say.
@@ -54,18 +54,22 @@ def choose(registry: LazyRegistry, names: tuple[str, ...], need: Any, cache: Lay
 
 
 class _Auto(Backend):
-    """Stands for the backend chosen when the layer is bound to its pages."""
+    """Delegates to the backend that is chosen when the layer is bound to its pages."""
 
     name: ClassVar[str] = "auto"
     dtypes: ClassVar[frozenset[torch.dtype]] = frozenset()
     """Unused: the chosen backend checks the pages."""
-    registry: ClassVar[LazyRegistry]
+    registry: ClassVar[Registry[Any]]
     names: ClassVar[tuple[str, ...]]
     chosen: Any = None
 
     def check_cache(self, layer: str, cache: LayerCache) -> None:
         self.chosen = choose(self.registry, self.names, self.need, cache)
         self.chosen.check_cache(layer, cache)
+
+    @property
+    def running(self) -> Backend:
+        return self.chosen or self
 
     @property
     def plan_key(self) -> Hashable:
@@ -79,7 +83,7 @@ class _Auto(Backend):
 class AutoAttention(_Auto, AttentionBackend):
     """Whatever a layer needs, torch can do."""
 
-    registry: ClassVar[LazyRegistry] = attention_backends
+    registry: ClassVar[Registry[Any]] = attention_backends
     names: ClassVar[tuple[str, ...]] = ATTENTION
     windows: ClassVar[bool] = True
     chunks: ClassVar[bool] = True
@@ -118,8 +122,8 @@ class _AutoStates(_Auto):
 
 
 class AutoMamba(_AutoStates, MambaBackend):
-    registry: ClassVar[LazyRegistry] = mamba_backends
+    registry: ClassVar[Registry[Any]] = mamba_backends
 
 
 class AutoMamba2(_AutoStates, Mamba2Backend):
-    registry: ClassVar[LazyRegistry] = mamba2_backends
+    registry: ClassVar[Registry[Any]] = mamba2_backends

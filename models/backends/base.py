@@ -61,6 +61,11 @@ class Backend(ABC):
     need: Any
     """What the layer asked for."""
 
+    @property
+    def running(self) -> Backend:
+        """The backend that does the work: itself, or, where it is bound to pages, the one it has chosen."""
+        return self
+
     @classmethod
     def lacking(cls, need: Any) -> list[str]:
         """What a layer needs and this backend cannot do, in words."""

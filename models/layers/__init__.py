@@ -1,1 +1,1 @@
-"""What model families share: one kind of layer a file."""
+"""Layers that model families share, one kind per file."""

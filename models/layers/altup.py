@@ -1,7 +1,7 @@
 """Alternating updates (AltUp, arXiv:2301.13310): a residual stream several times as wide as the layers.
 
 A streams of the model's width run side by side. A layer computes one of them, the active one; the others follow
-by what a token's router says. Between the first layer and the last, hidden states are ``x_ATM``.
+as the token's router decides. Between the first layer and the last, hidden states are ``x_ATM``.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from kvhybrid.models.layers.norm import WideRMSNorm
 
 LEAST_SQUARE = 1e-5
-"""Of a stream, so that an empty one is not blown up."""
+"""Lower bound of a stream's mean square, so that an empty stream is not scaled up."""
 
 
 class AltUp(nn.Module):
-    """One layer's mixing of the streams: predict all before it runs, correct all by what it found."""
+    """One layer's mixing of the streams: predicts all before the layer runs, and corrects them afterwards."""
 
     def __init__(self, width: int, streams: int, active: int, eps: float) -> None:
         super().__init__()
@@ -56,12 +56,12 @@ class Streams(nn.Module):
         self.altup_unembed_projections = _projections(width, streams)
 
     def spread(self, x_TM: Tensor) -> Tensor:
-        """``x_ATM``: the embedding, and projections of it that are as large."""
+        """``x_ATM``: the embedding, and projections of it that are scaled to the same size."""
         others = [_as_large(project(x_TM), x_TM) for project in self.altup_projections]
         return torch.stack((x_TM, *others))
 
     def merge(self, x_ATM: Tensor) -> Tensor:
-        """``x_TM``: the mean of the first stream and of projections of the others that are as large."""
+        """``x_TM``: the mean of the first stream and of projections of the others, scaled to the same size."""
         first_TM, *rest = x_ATM
         pairs = zip(self.altup_unembed_projections, rest, strict=True)
         others = [_as_large(project(x_TM), first_TM) for project, x_TM in pairs]

@@ -41,7 +41,7 @@ class Attention(CachedLayer):
         super().__init__()
         self.name = need.layer
         self.need = need
-        self.backend = attention_backends.get(backend)(need)
+        self.backend = attention_backends.find(backend)(need)
         self.q_proj = nn.Linear(width, need.num_heads * need.head_size, bias=bias)
         self.k_proj = nn.Linear(width, need.num_kv_heads * need.head_size, bias=bias)
         self.v_proj = nn.Linear(width, need.num_kv_heads * need.head_size, bias=bias)
@@ -110,6 +110,6 @@ class Attention(CachedLayer):
         return self.project_out(read_THD.flatten(1), x_TM)
 
     def project_out(self, read_TC: Tensor, x_TM: Tensor) -> Tensor:
-        """What the layer gives for what its heads have read; ``x_TM`` is what the layer itself was given."""
+        """The layer's output for what its heads have read; ``x_TM`` is the layer's input."""
         out_TM: Tensor = self.o_proj(read_TC)
         return out_TM

@@ -11,7 +11,7 @@ from kvhybrid.models.backends.dense import dense_attention
 from kvhybrid.models.layers.rope import Rotation, rotate
 
 QUERIES_PER_TILE = 512
-"""Bounds the mask and the open scores of a long input."""
+"""Bounds the memory of the mask and the scores of a long input."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A layer that keeps something of every sequence."""
+"""Layers that have a cache, or read that of another layer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvhybrid.specs import KVCacheSpec
 
 
 class CachedLayer(nn.Module):
-    """Has a name in the cache's layout, a spec, a backend, and, once bound, its part of the byte pool."""
+    """A layer with a name in the cache's layout, a spec, a backend and, once bound, its part of the byte pool."""
 
     name: str
     backend: Backend
@@ -25,7 +25,7 @@ class CachedLayer(nn.Module):
 
 
 class SharingLayer(nn.Module):
-    """Keeps nothing, so it has no spec: it reads what the layer called ``source`` keeps."""
+    """A layer without a cache of its own, and so without a spec: it reads that of the layer called ``source``."""
 
     source: str
     backend: Backend

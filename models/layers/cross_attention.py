@@ -1,4 +1,4 @@
-"""Attention of a decoder to what the encoder made, over a paged cache."""
+"""Attention of a decoder to the encoder's output, over a paged cache."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CrossAttention(CachedLayer):
         super().__init__()
         self.name = need.layer
         self.need = need
-        self.backend = cross_backends.get(backend)(need)
+        self.backend = cross_backends.find(backend)(need)
         self.q_proj = nn.Linear(width, need.num_heads * need.head_size, bias=bias)
         self.k_proj = nn.Linear(encoder_width, need.num_kv_heads * need.head_size, bias=bias)
         self.v_proj = nn.Linear(encoder_width, need.num_kv_heads * need.head_size, bias=bias)

@@ -1,4 +1,4 @@
-"""Mixture of experts: each token goes through the few feed-forward layers that a router picks."""
+"""Mixture of experts: each token passes the few feed-forward layers that a router picks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ class Experts(nn.Module):
     them; the weights of the picked ones are not scaled to add up to one. No token is ever dropped."""
 
     def __init__(self, width: int, inner: int, num_experts: int, top_k: int, act: Activation) -> None:
+        """Raises ValueError for a ``top_k`` that is not in [1, num_experts]."""
         super().__init__()
+        if not 1 <= top_k <= num_experts:
+            raise ValueError(f"num_experts_per_tok must lie in [1, {num_experts}], the experts, found {top_k}")
         self.act = act
         self.top_k = top_k
         self.router = nn.Linear(width, num_experts, bias=False)

@@ -8,7 +8,7 @@ from kvhybrid.models.layers.norm import WideRMSNorm
 
 
 class Laurel(nn.Module):
-    """``x + norm(right(left(x)))``: a second, narrow way past the attention."""
+    """``x + norm(right(left(x)))``: a low-rank path parallel to attention."""
 
     def __init__(self, width: int, rank: int, eps: float) -> None:
         super().__init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from torch.nn import functional
 
 from kvhybrid.models.backends import mamba_backends
 from kvhybrid.models.backends.base import MambaBackend, MambaNeed
+from kvhybrid.models.config import count, flag, optional_or
 from kvhybrid.models.layers.activation import Activation
 from kvhybrid.models.layers.cached import CachedLayer, dtype_name
 from kvhybrid.models.layers.norm import RMSNorm
@@ -17,16 +19,20 @@ from kvhybrid.models.layers.plans import Plans
 from kvhybrid.specs import KVCacheSpec, MambaSpec
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MambaSizes:
-    width: int
-    channels: int
-    state_size: int
-    conv_width: int
-    dt_rank: int
-    conv_bias: bool
-    proj_bias: bool
-    norm_eps: float
+    """The ``mamba_`` keys of a Hugging Face config."""
+
+    expand: int = count(2, key="mamba_expand")
+    """Channels per element of the model's width."""
+    state_size: int = count(16, key="mamba_d_state")
+    conv_width: int = count(4, least=2, key="mamba_d_conv")
+    given_dt_rank: int | None = optional_or("auto", count(key="mamba_dt_rank"))
+    conv_bias: bool = flag(True, key="mamba_conv_bias")
+    proj_bias: bool = flag(False, key="mamba_proj_bias")
+
+    def dt_rank(self, width: int) -> int:
+        return self.given_dt_rank or ceil(width / 16)
 
 
 class DepthwiseConv(nn.Module):
@@ -49,39 +55,40 @@ class MambaMixer(CachedLayer):
 
     backend: MambaBackend
 
-    def __init__(self, name: str, sizes: MambaSizes, act: Activation, *, backend: str) -> None:
+    def __init__(
+        self, name: str, width: int, sizes: MambaSizes, norm_eps: float, act: Activation, *, backend: str
+    ) -> None:
         super().__init__()
         self.name = name
-        self.sizes = sizes
         self.act = act
-        self.backend = mamba_backends.get(backend)(
-            MambaNeed(name, sizes.channels, sizes.state_size, sizes.conv_width)
-        )
-        self.in_proj = nn.Linear(sizes.width, 2 * sizes.channels, bias=sizes.proj_bias)
-        self.conv1d = DepthwiseConv(sizes.channels, sizes.conv_width, sizes.conv_bias)
-        self.x_proj = nn.Linear(sizes.channels, sizes.dt_rank + 2 * sizes.state_size, bias=False)
-        self.dt_proj = nn.Linear(sizes.dt_rank, sizes.channels, bias=True)
-        self.A_log = nn.Parameter(torch.empty(sizes.channels, sizes.state_size))
-        self.D = nn.Parameter(torch.empty(sizes.channels))
-        self.out_proj = nn.Linear(sizes.channels, sizes.width, bias=sizes.proj_bias)
-        self.dt_layernorm = RMSNorm(sizes.dt_rank, sizes.norm_eps)
-        self.b_layernorm = RMSNorm(sizes.state_size, sizes.norm_eps)
-        self.c_layernorm = RMSNorm(sizes.state_size, sizes.norm_eps)
+        self.need = need = MambaNeed(name, sizes.expand * width, sizes.state_size, sizes.conv_width)
+        self.backend = mamba_backends.find(backend)(need)
+        channels, rank = need.channels, sizes.dt_rank(width)
+        self.in_proj = nn.Linear(width, 2 * channels, bias=sizes.proj_bias)
+        self.conv1d = DepthwiseConv(channels, need.conv_width, sizes.conv_bias)
+        self.x_proj = nn.Linear(channels, rank + 2 * need.state_size, bias=False)
+        self.dt_proj = nn.Linear(rank, channels, bias=True)
+        self.A_log = nn.Parameter(torch.empty(channels, need.state_size))
+        self.D = nn.Parameter(torch.empty(channels))
+        self.out_proj = nn.Linear(channels, width, bias=sizes.proj_bias)
+        self.dt_layernorm = RMSNorm(rank, norm_eps)
+        self.b_layernorm = RMSNorm(need.state_size, norm_eps)
+        self.c_layernorm = RMSNorm(need.state_size, norm_eps)
 
     def fill(self, generator: torch.Generator) -> None:
-        """The weights of an untrained layer: decays of 1 … R, and steps between 0.001 and 0.1."""
-        self.A_log.copy_(torch.arange(1, self.sizes.state_size + 1).log().expand_as(self.A_log))
+        """Fill an untrained layer: decays of 1 … R, and steps between 0.001 and 0.1."""
+        self.A_log.copy_(torch.arange(1, self.need.state_size + 1).log().expand_as(self.A_log))
         self.D.fill_(1.0)
-        spread = torch.rand(self.sizes.channels, generator=generator)
+        spread = torch.rand(self.need.channels, generator=generator)
         step = 0.001 * 100.0**spread
         self.dt_proj.bias.copy_(step.expm1().log())
 
     def spec(self, block_size: int, dtype: torch.dtype) -> KVCacheSpec:
-        channels = self.sizes.channels
+        need = self.need
         return MambaSpec(
             block_size=block_size,
             names=("conv", "ssm"),
-            shapes=((channels, self.sizes.conv_width - 1), (channels, self.sizes.state_size)),
+            shapes=((need.channels, need.conv_width - 1), (need.channels, need.state_size)),
             dtypes=(dtype_name(dtype), "float32"),
         )
 
@@ -91,7 +98,7 @@ class MambaMixer(CachedLayer):
         conv_TC = self.backend.convolve(inner_TC, self.conv1d.weight[:, 0], self.conv1d.bias, self.cache, plan)
         inner_TC = self.act(conv_TC)
         dt_TD, B_TR, C_TR = self.x_proj(inner_TC).split(
-            (self.sizes.dt_rank, self.sizes.state_size, self.sizes.state_size), dim=-1
+            (self.dt_proj.in_features, self.need.state_size, self.need.state_size), dim=-1
         )
         raw_TC = functional.linear(self.dt_layernorm(dt_TD), self.dt_proj.weight)
         y_TC = self.backend.scan(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf, isnan
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.nn import functional
 
 from kvhybrid.models.backends import mamba2_backends
 from kvhybrid.models.backends.mamba2 import Mamba2Backend, Mamba2Need
+from kvhybrid.models.config import count, flag, listed, optional_or, value
 from kvhybrid.models.layers.activation import Activation
 from kvhybrid.models.layers.cached import CachedLayer, dtype_name
 from kvhybrid.models.layers.mamba import DepthwiseConv
@@ -19,52 +21,48 @@ from kvhybrid.models.layers.plans import Plans
 from kvhybrid.specs import KVCacheSpec, MambaSpec
 
 
-@dataclass(frozen=True)
-class Mamba2Sizes:
-    width: int
-    num_heads: int
-    head_size: int
-    num_groups: int
-    state_size: int
-    conv_width: int
-    conv_bias: bool
-    proj_bias: bool
-    norm_eps: float
-    step_limits: tuple[float, float]
-    """Each token's step size is kept within."""
+def _step_limit(found: Any) -> float:
+    """An end of ``time_step_limit``; an infinite one may be spelt as a string or, by transformers, as a dict."""
+    value = float(found["__float__"] if isinstance(found, Mapping) else found)
+    if isnan(value):
+        raise ValueError
+    return value
 
-    @classmethod
-    def read(cls, config: Mapping[str, Any], width: int, norm_eps: float) -> Mamba2Sizes:
-        """From the keys that Bamba and Granite configs share; both have the same defaults."""
-        inner = config.get("mamba_expand", 2) * width
-        heads = config.get("mamba_n_heads", 128)
-        size = config.get("mamba_d_head", "auto")
-        size = inner // heads if size == "auto" else size
-        if size * heads != inner:
+
+@dataclass(frozen=True, kw_only=True)
+class Mamba2Sizes:
+    """The ``mamba_`` keys of a Hugging Face config, with the defaults of Bamba and Granite."""
+
+    expand: int = count(2, key="mamba_expand")
+    """Channels per element of the model's width."""
+    num_heads: int = count(128, key="mamba_n_heads")
+    given_head_size: int | None = optional_or("auto", count(key="mamba_d_head"))
+    num_groups: int = count(1, key="mamba_n_groups")
+    state_size: int = count(256, key="mamba_d_state")
+    conv_width: int = count(4, least=2, key="mamba_d_conv")
+    conv_bias: bool = flag(True, key="mamba_conv_bias")
+    proj_bias: bool = flag(False, key="mamba_proj_bias")
+    step_limits: tuple[float, ...] | None = listed(value("a number", _step_limit), key="time_step_limit")
+    """Each token's step size is kept within; any where None."""
+
+    def need(self, layer: str, width: int) -> Mamba2Need:
+        """What the layer asks of its backend, in a model of ``width``. ValueError where the sizes do not fit."""
+        inner, heads = self.expand * width, self.num_heads
+        head_size = self.given_head_size or inner // heads
+        if head_size * heads != inner:
             raise ValueError(
                 f"mamba_n_heads · mamba_d_head must be {inner}, which is mamba_expand · hidden_size, "
-                f"found {heads} · {size}"
+                f"found {heads} · {head_size}"
             )
-        return cls(
-            width=width,
-            num_heads=heads,
-            head_size=size,
-            num_groups=config.get("mamba_n_groups", 1),
-            state_size=config.get("mamba_d_state", 256),
-            conv_width=config.get("mamba_d_conv", 4),
-            conv_bias=config.get("mamba_conv_bias", True),
-            proj_bias=config.get("mamba_proj_bias", False),
-            norm_eps=norm_eps,
-            step_limits=_limits(config.get("time_step_limit")),
-        )
+        return Mamba2Need(layer, heads, head_size, self.num_groups, self.state_size, self.conv_width)
 
-
-def _limits(found: Any) -> tuple[float, float]:
-    """``time_step_limit``; an infinite end may be spelt as a string or, by transformers, as a dict of one."""
-    if found is None:
-        return 0.0, float("inf")
-    low, high = (float(end["__float__"] if isinstance(end, Mapping) else end) for end in found)
-    return low, high
+    def limits(self) -> tuple[float, float]:
+        if self.step_limits is None:
+            return 0.0, inf
+        if len(self.step_limits) != 2:
+            raise ValueError(f"time_step_limit must be a list of two numbers, found {len(self.step_limits)}")
+        low, high = self.step_limits
+        return low, high
 
 
 class GatedRMSNorm(nn.Module):
@@ -94,57 +92,56 @@ class Mamba2Mixer(CachedLayer):
 
     backend: Mamba2Backend
 
-    def __init__(self, name: str, sizes: Mamba2Sizes, act: Activation, *, backend: str) -> None:
+    def __init__(
+        self, name: str, width: int, sizes: Mamba2Sizes, norm_eps: float, act: Activation, *, backend: str
+    ) -> None:
         super().__init__()
         self.name = name
-        self.sizes = sizes
         self.act = act
-        self.need = Mamba2Need(
-            name, sizes.num_heads, sizes.head_size, sizes.num_groups, sizes.state_size, sizes.conv_width
-        )
-        self.backend = mamba2_backends.get(backend)(self.need)
-        inner, channels = self.need.inner, self.need.channels
-        self.in_proj = nn.Linear(sizes.width, inner + channels + sizes.num_heads, bias=sizes.proj_bias)
-        self.conv1d = DepthwiseConv(channels, sizes.conv_width, sizes.conv_bias)
-        self.dt_bias = nn.Parameter(torch.empty(sizes.num_heads))
-        self.A_log = nn.Parameter(torch.empty(sizes.num_heads))
-        self.D = nn.Parameter(torch.empty(sizes.num_heads))
-        self.norm = GatedRMSNorm(inner, sizes.num_groups, sizes.norm_eps)
-        self.out_proj = nn.Linear(inner, sizes.width, bias=sizes.proj_bias)
+        self.step_limits = sizes.limits()
+        self.need = need = sizes.need(name, width)
+        self.backend = mamba2_backends.find(backend)(need)
+        self.in_proj = nn.Linear(width, need.inner + need.channels + need.num_heads, bias=sizes.proj_bias)
+        self.conv1d = DepthwiseConv(need.channels, need.conv_width, sizes.conv_bias)
+        self.dt_bias = nn.Parameter(torch.empty(need.num_heads))
+        self.A_log = nn.Parameter(torch.empty(need.num_heads))
+        self.D = nn.Parameter(torch.empty(need.num_heads))
+        self.norm = GatedRMSNorm(need.inner, need.num_groups, norm_eps)
+        self.out_proj = nn.Linear(need.inner, width, bias=sizes.proj_bias)
 
     def fill(self, generator: torch.Generator) -> None:
-        """The weights of an untrained layer: decays between 1 and 16, and steps between 0.001 and 0.1."""
-        self.A_log.copy_((1.0 + 15.0 * torch.rand(self.sizes.num_heads, generator=generator)).log())
+        """Fill an untrained layer: decays between 1 and 16, and steps between 0.001 and 0.1."""
+        self.A_log.copy_((1.0 + 15.0 * torch.rand(self.need.num_heads, generator=generator)).log())
         self.D.fill_(1.0)
-        step = 0.001 * 100.0 ** torch.rand(self.sizes.num_heads, generator=generator)
+        step = 0.001 * 100.0 ** torch.rand(self.need.num_heads, generator=generator)
         self.dt_bias.copy_(step.expm1().log())
 
     def spec(self, block_size: int, dtype: torch.dtype) -> KVCacheSpec:
-        sizes = self.sizes
+        need = self.need
         return MambaSpec(
             block_size=block_size,
             names=("conv", "ssm"),
             shapes=(
-                (self.need.channels, sizes.conv_width - 1),
-                (sizes.num_heads, sizes.head_size, sizes.state_size),
+                (need.channels, need.conv_width - 1),
+                (need.num_heads, need.head_size, need.state_size),
             ),
             dtypes=(dtype_name(dtype), "float32"),
         )
 
     def forward(self, x_TM: Tensor, plans: Plans) -> Tensor:
-        sizes, need = self.sizes, self.need
+        need = self.need
         plan = plans.plan(self.name, self.backend)
-        gate_TC, inputs_TC, raw_TH = self.in_proj(x_TM).split((need.inner, need.channels, sizes.num_heads), dim=-1)
+        gate_TC, inputs_TC, raw_TH = self.in_proj(x_TM).split((need.inner, need.channels, need.num_heads), dim=-1)
         conv_TC = self.backend.convolve(inputs_TC, self.conv1d.weight[:, 0], self.conv1d.bias, self.cache, plan)
-        num_tokens, shared = len(x_TM), sizes.num_groups * sizes.state_size
+        num_tokens, shared = len(x_TM), need.num_groups * need.state_size
         x_TC, B_TC, C_TC = torch.split(self.act(conv_TC), [need.inner, shared, shared], dim=-1)
-        x_THD = x_TC.reshape(num_tokens, sizes.num_heads, -1)
+        x_THD = x_TC.reshape(num_tokens, need.num_heads, -1)
         y_THD = self.backend.scan(
             x_THD,
-            functional.softplus(raw_TH.float() + self.dt_bias.float()).clamp(*sizes.step_limits),
+            functional.softplus(raw_TH.float() + self.dt_bias.float()).clamp(*self.step_limits),
             -self.A_log.float().exp(),
-            B_TC.reshape(num_tokens, sizes.num_groups, -1),
-            C_TC.reshape(num_tokens, sizes.num_groups, -1),
+            B_TC.reshape(num_tokens, need.num_groups, -1),
+            C_TC.reshape(num_tokens, need.num_groups, -1),
             self.cache,
             plan,
         )

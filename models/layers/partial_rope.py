@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kvhybrid.models.config import number, read_keys
 from kvhybrid.models.layers.rope import Rope, Rotation
+from kvhybrid.models.layers.scaled_rope import read_rope
+
+
+@dataclass(frozen=True)
+class _Part:
+    partial_rotary_factor: float = number()
 
 
 @dataclass(frozen=True)
@@ -26,16 +33,16 @@ class PartialRope:
 
     @classmethod
     def from_parameters(
-        cls, head_size: int, parameters: Mapping[str, Any], base: float, part: float
+        cls, head_size: int, parameters: Mapping[str, Any], base: float, part: float, where: str
     ) -> PartialRope:
-        """From a Hugging Face rope dict; ``part`` of a head turns where it has no ``partial_rotary_factor``."""
-        part = parameters.get("partial_rotary_factor", part)
+        """From a Hugging Face rope dict, see `read_rope`; by default ``part`` of a head turns."""
+        part = read_keys(_Part, {"partial_rotary_factor": part, **parameters}, where).partial_rotary_factor
         size = int(head_size * part)
         if size % 2 or head_size % 2 or not 0 < size <= head_size:
             raise ValueError(
                 f"partial_rotary_factor must leave an even part of a head of {head_size} to turn, found {part}"
             )
-        return cls(Rope.from_parameters(size, parameters, base), head_size)
+        return cls(read_rope(size, parameters, base, where), head_size)
 
     def rotation(self, positions_T: Tensor, dtype: torch.dtype) -> Rotation:
         """The tables of a batch, for whole heads."""

@@ -13,7 +13,7 @@ from kvhybrid.models.layers.norm import WideRMSNorm
 
 
 class PerLayerInputs(nn.Module):
-    """What each layer is told about each token: its own embedding, and a projection of the common one."""
+    """Each layer's additional input: its own embedding of each token, and a projection of the common one."""
 
     def __init__(self, vocab_size: int, width: int, layers: int, layer_width: int, eps: float) -> None:
         super().__init__()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,19 +19,6 @@ class Rope:
     base: float
     factor: float = 1.0
     """Positions are divided by it."""
-
-    @classmethod
-    def from_parameters(cls, head_size: int, parameters: Mapping[str, Any], base: float) -> Rope:
-        """From a Hugging Face rope dict (``rope_type`` or ``type``, ``rope_theta``, ``factor``)."""
-        kind = parameters.get("rope_type") or parameters.get("type") or "default"
-        if kind not in ("default", "linear"):
-            raise ValueError(f"rope_type {kind!r} is not supported; accepted: default, linear")
-        theta = parameters.get("rope_theta")
-        return cls(
-            head_size=head_size,
-            base=float(base if theta is None else theta),
-            factor=float(parameters["factor"]) if kind == "linear" else 1.0,
-        )
 
     def frequencies(self, device: torch.device) -> Tensor:
         """Radians that each of the ``D / 2`` pairs turns by from one position to the next, float32."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kvhybrid.models.config import count, flag, number, optional, read_keys, text
 from kvhybrid.models.layers.rope import Rope, Rotation
 
 
@@ -63,58 +64,93 @@ class YarnRope(Rope):
         return (cos_TD * self.amplitude).to(dtype), (sin_TD * self.amplitude).to(dtype)
 
     def _pair(self, turns: float) -> float:
-        """The number, not rounded, of the pair that turns so often over ``original_len`` positions."""
+        """The number, not rounded, of the pair that turns ``turns`` times over ``original_len`` positions."""
         return self.head_size * log(self.original_len / (turns * 2 * pi)) / (2 * log(self.base))
 
 
-def read_rope(head_size: int, parameters: Mapping[str, Any], base: float) -> Rope:
-    """The rope of a Hugging Face rope dict, of any ``rope_type`` that this file or `Rope` knows.
+@dataclass(frozen=True, kw_only=True)
+class RopeKeys:
+    """The keys of a Hugging Face rope dict, of any type."""
 
-    Raises ValueError for another type, or where a key that the type needs is missing.
+    rope_type: str | None = optional(text(None))
+    type: str | None = optional(text(None))
+    rope_theta: float | None = optional(number(None))
+    factor: float | None = optional(number(None))
+    original_max_position_embeddings: int | None = optional(count(None))
+    low_freq_factor: float | None = optional(number(None))
+    high_freq_factor: float | None = optional(number(None))
+    beta_fast: float | None = optional(number(None))
+    beta_slow: float | None = optional(number(None))
+    truncate: bool = flag(True)
+    attention_factor: float | None = optional(number(None))
+    mscale: float | None = optional(number(None, zero=True))
+    mscale_all_dim: float | None = optional(number(None, zero=True))
+
+
+NEEDED = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor", "original_max_position_embeddings"),
+}
+"""The types of rope, and the keys that each requires."""
+
+
+def read_rope(head_size: int, parameters: Mapping[str, Any], base: float, where: str = "rope_parameters.") -> Rope:
+    """The rope of a Hugging Face rope dict.
+
+    ``base`` is that of a dict without ``rope_theta``. Messages put ``where`` before the names of keys.
+
+    Raises ValueError for a type that is not in `NEEDED`, for a key that the type needs and the dict lacks, and for
+    values that no rope can have.
     """
-    kind = parameters.get("rope_type") or parameters.get("type") or "default"
-    if kind in ("default", "linear"):
-        return Rope.from_parameters(head_size, parameters, base)
-    if kind not in ("llama3", "yarn"):
-        raise ValueError(f"rope_type {kind!r} is not supported; accepted: default, linear, llama3, yarn")
-    needed = ["factor", "original_max_position_embeddings"]
-    if kind == "llama3":
-        needed += ["low_freq_factor", "high_freq_factor"]
-    missing = [key for key in needed if parameters.get(key) is None]
+    keys = read_keys(RopeKeys, parameters, where)
+    kind = keys.rope_type or keys.type or "default"
+    if kind not in NEEDED:
+        raise ValueError(f"{where}rope_type {kind!r} is not supported; accepted: {', '.join(NEEDED)}")
+    missing = [key for key in NEEDED[kind] if getattr(keys, key) is None]
     if missing:
-        raise ValueError(f"rope_type {kind!r} needs {', '.join(missing)}")
-    base = float(parameters.get("rope_theta") or base)
-    factor = float(parameters["factor"])
-    original_len = int(parameters["original_max_position_embeddings"])
+        raise ValueError(f"{where}rope_type {kind!r} needs {', '.join(missing)}")
+    base = float(keys.rope_theta or base)
+    if base <= 1:
+        raise ValueError(f"{where}rope_theta must be above 1, found {base:g}")
+    if head_size % 2:
+        raise ValueError(f"a head that rotates must have an even size, found {head_size}")
+    factor, original_len = keys.factor, keys.original_max_position_embeddings
+    if kind == "default" or factor is None:
+        return Rope(head_size, base)
+    if kind == "linear" or original_len is None:
+        return Rope(head_size, base, float(factor))
     if kind == "llama3":
+        assert keys.low_freq_factor is not None
+        assert keys.high_freq_factor is not None
         return Llama3Rope(
             head_size,
             base,
-            factor,
+            float(factor),
             original_len=original_len,
-            low=float(parameters["low_freq_factor"]),
-            high=float(parameters["high_freq_factor"]),
+            low=float(keys.low_freq_factor),
+            high=float(keys.high_freq_factor),
         )
     return YarnRope(
         head_size,
         base,
-        factor,
+        float(factor),
         original_len=original_len,
-        fast=float(parameters.get("beta_fast") or 32.0),
-        slow=float(parameters.get("beta_slow") or 1.0),
-        truncate=bool(parameters.get("truncate", True)),
-        amplitude=_amplitude(parameters, factor),
+        fast=float(keys.beta_fast or 32.0),
+        slow=float(keys.beta_slow or 1.0),
+        truncate=keys.truncate,
+        amplitude=_amplitude(keys, factor),
     )
 
 
-def _amplitude(parameters: Mapping[str, Any], factor: float) -> float:
+def _amplitude(keys: RopeKeys, factor: float) -> float:
     """``attention_factor`` where given, else the paper's, which grows with the logarithm of ``factor``."""
-    given = parameters.get("attention_factor")
-    if given is not None:
-        return float(given)
+    if keys.attention_factor is not None:
+        return float(keys.attention_factor)
 
     def grown(weight: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * weight * log(factor) + 1.0
 
-    over, under = parameters.get("mscale"), parameters.get("mscale_all_dim")
+    over, under = keys.mscale, keys.mscale_all_dim
     return grown(over) / grown(under) if over and under else grown(1.0)

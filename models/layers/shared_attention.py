@@ -32,7 +32,7 @@ class SharedAttention(SharingLayer):
         super().__init__()
         self.source = source
         self.need = need
-        self.backend = attention_backends.get(backend)(need)
+        self.backend = attention_backends.find(backend)(need)
         self.q_proj = nn.Linear(width, need.num_heads * need.head_size, bias=bias)
         self.o_proj = nn.Linear(need.num_heads * need.head_size, width, bias=bias)
         self.q_norm = q_norm

@@ -1,4 +1,4 @@
-"""A mixture of experts with one expert that every token goes through, as in the Qwen families."""
+"""A mixture of experts with one expert that every token passes, as in the Qwen families."""
 
 from __future__ import annotations
 

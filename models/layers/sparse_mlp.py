@@ -1,4 +1,4 @@
-"""The gated feed-forward layer, most of whose gates are closed."""
+"""The gated feed-forward layer with most gates closed."""
 
 from __future__ import annotations
 

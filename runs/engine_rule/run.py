@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 
-from kvhybrid.replay.executor import OneByOne
+from kvhybrid.replay.arrivals import OneByOne
 from kvhybrid.replay.layers import CacheSettings, LayerSettings
 from kvhybrid.replay.mooncake import MooncakeTrace
 from kvhybrid.run_folder import RunFolder

@@ -10,8 +10,9 @@ from kvhybrid.sessions.run import run
 from kvhybrid.sessions.run_settings import PoolSettings, RunSettings
 from kvhybrid.settings.backends import BackendSettings
 from kvhybrid.settings.model import Gemma3Settings, JambaSettings, ModelSettings
-from kvhybrid.tracking import JsonLinesTracker, WandbTracker
-from kvhybrid.workloads import SharedPrefix
+from kvhybrid.tracking.jsonl import JsonLinesTracker
+from kvhybrid.tracking.wandb import WandbTracker
+from kvhybrid.workloads.shared_prefix import SharedPrefix
 
 SIZES = {"hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096}
 

@@ -20,7 +20,7 @@ import torch
 
 from kvhybrid.models.base import BackendChoice
 from kvhybrid.run_folder import RunFolder
-from kvhybrid.workloads import SharedPrefix
+from kvhybrid.workloads.shared_prefix import SharedPrefix
 from runs.gpu_check.hits import hit_rates, models
 from runs.gpu_check.parity import FAMILIES, Parity, compare, one_line
 from runs.gpu_check.throughput import (

@@ -117,7 +117,7 @@ def main(given: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     side = make_side(options.side)
     if options.profile and "(compiled)" in side.version():
-        parser.error("a profiler sees no compiled function: set KVHYBRID_COMPILED=0 in the environment")
+        parser.error("a profiler sees no compiled function: install the sources, with pip install -e .")
     runs = side.open(options.work, replace(Size(), trace=options.trace, requests=options.requests))
     if options.profile == "functions":
         profile_of(runs).sort_stats("tottime").print_stats(30)

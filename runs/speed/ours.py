@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
+from kvhybrid import is_compiled
 from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
 from kvhybrid.cache.hashing import PrefixHasher
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request, RequestStatus
-from kvhybrid.compiled import is_compiled
 from kvhybrid.managers.prefix.key_chain import KeyChain
 from kvhybrid.replay.loop import ANY_TOKEN
 from kvhybrid.scheduling.scheduler import Scheduler

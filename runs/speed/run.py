@@ -88,8 +88,8 @@ def write(results: Results, runs: Runs, place: Path) -> None:
     """Table, JSON and pictures."""
     text = markdown(results)
     print(text)
+    place.mkdir(parents=True, exist_ok=True)
     folder = RunFolder(place)
-    folder.create()
     folder.write_text("table.md", text)
     folder.write_json("table.json", as_json(results, runs))
     if results.ratios:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 from kvhybrid.cli import VERBS, main
 from kvhybrid.specs import registry
+from tests.kvhybrid.distributions import write_distribution
 
 HEAVY = ("torch", "transformers", "wandb", "hydra", "omegaconf", "matplotlib", "numpy", "rich")
 
@@ -76,7 +79,7 @@ def test_specs_lists_every_registered_spec(capsys: pytest.CaptureFixture[str]) -
     assert main(["specs"]) == 0
     heading, *rows = capsys.readouterr().out.splitlines()
     assert heading.split() == ["spec", "manager", "origin", "live", "set"]
-    assert [row.split()[0] for row in rows] == [entry.name for entry in registry]
+    assert [row.split()[0] for row in rows] == list(registry.names())
     (window,) = [row for row in rows if row.startswith("sliding_window")]
     assert "SlidingWindowManager" in window
     assert "built in" in window
@@ -86,3 +89,22 @@ def test_specs_lists_every_registered_spec(capsys: pytest.CaptureFixture[str]) -
 def test_specs_takes_no_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["specs", "full"]) == 2
     assert capsys.readouterr().err == "kvhybrid specs: takes no arguments, found 'full'\n"
+
+
+def test_a_broken_spec_of_another_distribution_is_a_warning(tmp_path: Path) -> None:
+    points = {"kvhybrid.specs": "broken = no_such_module:Spec\nfull = collections:OrderedDict"}
+    write_distribution(tmp_path, "broken-plugin", {}, points)
+    done = subprocess.run(
+        [sys.executable, "-m", "kvhybrid", "specs"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == list(registry.names())
+    taken, broken = done.stderr.splitlines()
+    assert "spec name 'full' is taken by kvhybrid.specs.full:FullAttentionSpec (built in)" in taken
+    assert broken == (
+        "spec 'broken' (no_such_module:Spec, broken-plugin 1.0) cannot be loaded: No module named 'no_such_module'"
+    )

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from kvhybrid.managers import registry
 from kvhybrid.managers.arrays import int_array
 from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.pool.block_pool import BlockPool
@@ -23,7 +24,6 @@ from kvhybrid.specs import (
     MambaSpec,
     PrivateStateSpec,
     SlidingWindowSpec,
-    registry,
 )
 
 SIZES = st.integers(1, 5)
@@ -66,7 +66,7 @@ def manager_of(
         drops=drops,
         retention=retention or Retention(None, alignment),
     )
-    manager_class = registry.entry_of(spec).manager_class() if own else SingleTypeKVCacheManager
+    manager_class = registry.manager_of(type(spec)) if own else SingleTypeKVCacheManager
     pool = BlockPool(400, num_groups)
     pool.keys.grow(200)
     manager: SingleTypeKVCacheManager = manager_class(spec, pool, rules)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kvhybrid.managers.arrays import int_array
 from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.pool.block_pool import BlockPool
+from kvhybrid.managers.registry import manager_of
 from kvhybrid.managers.retention.base import Retention
 from kvhybrid.managers.rules import GroupRules
 from kvhybrid.managers.search import LiveSetSearch
@@ -22,7 +23,6 @@ from kvhybrid.specs import (
     KVCacheSpec,
     MambaSpec,
     SlidingWindowSpec,
-    registry,
 )
 
 
@@ -118,7 +118,7 @@ def test_the_generic_search_finds_the_longest_length_that_the_live_set_allows(ca
 
 @given(cases(BUILT_IN))
 def test_a_manager_of_its_own_is_faster_and_never_different(case: Case) -> None:
-    manager_class = registry.entry_of(case.spec).manager_class()
+    manager_class = manager_of(type(case.spec))
     assert manager_class is not SingleTypeKVCacheManager
     for limit in limits(case):
         assert case.search(manager_class).at_most(limit) == case.longest(limit)
@@ -128,7 +128,7 @@ def test_a_manager_of_its_own_is_faster_and_never_different(case: Case) -> None:
 def test_one_search_serves_falling_limits(case: Case, data: st.DataObject) -> None:
     """The joint search asks again and again, each time for less."""
     asked = sorted(data.draw(st.lists(st.sampled_from(limits(case)), min_size=1)), reverse=True)
-    for manager_class in (registry.entry_of(case.spec).manager_class(), SingleTypeKVCacheManager):
+    for manager_class in (manager_of(type(case.spec)), SingleTypeKVCacheManager):
         search = case.search(manager_class)
         assert [search.at_most(limit) for limit in asked] == [case.longest(limit) for limit in asked]
 
@@ -141,7 +141,7 @@ def test_a_hit_has_blocks_where_it_is_read_and_null_entries_elsewhere(case: Case
     expected = [[case.block(g, j) if j in live else 0 for j in row] for g in range(len(case.cached))]
     classes = [SingleTypeKVCacheManager]
     if case.spec.kind:
-        classes.append(registry.entry_of(case.spec).manager_class())
+        classes.append(manager_of(type(case.spec)))
     for manager_class in classes:
         search = case.search(manager_class)
         search.at_most(limits(case)[-1])
@@ -174,10 +174,10 @@ def test_a_hit_of_null_entries_alone_reads_nothing(case: Case) -> None:
 def test_hits_by_hand(spec: KVCacheSpec, pattern: str, limit: int, hit: int) -> None:
     case = Case(spec, (tuple(c == "1" for c in pattern),), spec.block_size, drops=False)
     assert case.longest(limit) == hit
-    assert case.search(registry.entry_of(spec).manager_class()).at_most(limit) == hit
+    assert case.search(manager_of(type(spec))).at_most(limit) == hit
 
 
 @pytest.mark.parametrize(("pattern", "hit"), [("1111", 12), ("1110", 8), ("1000", 0), ("0111", 0)])
 def test_a_draft_model_recomputes_the_last_block_of_a_hit(pattern: str, hit: int) -> None:
     case = Case(FullAttentionSpec(block_size=4), (tuple(c == "1" for c in pattern),), 4, drops=True)
-    assert case.search(registry.entry_of(case.spec).manager_class()).at_most(16) == hit
+    assert case.search(manager_of(type(case.spec))).at_most(16) == hit

@@ -13,7 +13,8 @@ from kvhybrid.cache.request import Request
 from kvhybrid.cache.stats import StepStats
 from kvhybrid.engine.engine import Engine
 from kvhybrid.models.base import ForwardBatch
-from kvhybrid.scheduling.scheduler import Scheduler, SchedulerOutput
+from kvhybrid.scheduling.base import SchedulerOutput
+from kvhybrid.scheduling.scheduler import Scheduler
 
 Place = tuple[str, int]
 """A request's id and a position in it."""

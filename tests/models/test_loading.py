@@ -194,6 +194,15 @@ def test_missing_expert_is_listed(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
+def test_a_single_file_is_taken_before_the_shards_of_an_older_checkpoint(tmp_path: Path) -> None:
+    tiny("gemma2", seed=1).save_pretrained(tmp_path, max_shard_size="100KB")
+    tiny("gemma2", seed=2).save_pretrained(tmp_path / "single")
+    (tmp_path / "single" / "model.safetensors").rename(tmp_path / "model.safetensors")
+    assert (tmp_path / "model.safetensors.index.json").exists()
+    oracle = transformers.Gemma2ForCausalLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    assert_same_logits(load_model(tmp_path), oracle)
+
+
 def test_missing_shard_is_named(tmp_path: Path) -> None:
     tiny("gemma2").save_pretrained(tmp_path, max_shard_size="100KB")
     shard = sorted(tmp_path.glob("*.safetensors"))[1]
@@ -237,8 +246,8 @@ def test_config_that_is_refused_is_refused_before_any_weights_are_read(tmp_path:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rope_parameters": {"rope_type": "yarn"}}, "'yarn'.*default, linear"),
-        ({"hidden_activation": "swish9"}, "'swish9'.*gelu_pytorch_tanh"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "'yarn' needs factor, original_max"),
+        ({"hidden_activation": "swish9"}, "gelu_pytorch_tanh.*'swish9'"),
         ({"layer_types": ["sliding_attention"]}, "layer_types must list"),
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping must be null"),
@@ -257,11 +266,11 @@ def test_config_that_the_family_cannot_follow_is_refused(changes: dict[str, Any]
             {"text_config": {"layer_types": ["sliding_attention"]}},
             "with all its kinds of layers: sliding_attention",
         ),
-        ({}, "whisper$"),
+        ({}, r"whisper; a family is one file of yours, see docs/add-a-model\.md; installed as plug-ins "),
     ],
 )
 def test_an_unknown_family_is_named_with_the_kinds_of_layers_that_are_missing(
     config: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(ValueError, match=f"unknown model_type 'lfm9'; known: .*{said}"):
+    with pytest.raises(ValueError, match=f"unknown model_type 'lfm9'; accepted: .*{said}"):
         model_from_config({"model_type": "lfm9", **config})

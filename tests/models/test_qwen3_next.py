@@ -112,5 +112,5 @@ def test_config_that_the_family_cannot_follow_is_refused(changes: dict[str, Any]
 
 def test_a_backend_that_is_not_there_is_refused() -> None:
     config = {**CONFIGS["qwen3_next"], "model_type": "qwen3_next"}
-    with pytest.raises(ValueError, match="unknown gated delta backend 'fast'; known: torch"):
+    with pytest.raises(ValueError, match="unknown gated delta backend 'fast'; accepted: torch"):
         model_from_config(config, backends=BackendChoice(gated_delta="fast"))

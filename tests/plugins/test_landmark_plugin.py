@@ -59,7 +59,7 @@ def test_its_spec_is_listed(installed: Path, tmp_path: Path) -> None:
         line for line in kvhybrid(installed, tmp_path, "specs").splitlines() if line.startswith("landmark ")
     ]
     assert line.split()[1] == "LandmarkManager"
-    assert "entry point of kvhybrid-landmark" in line
+    assert "kvhybrid-landmark 0.1.0" in line
 
 
 def test_its_spec_and_manager_keep_the_contract(installed: Path, tmp_path: Path) -> None:

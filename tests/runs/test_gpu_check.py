@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kvhybrid.models.base import BackendChoice
-from kvhybrid.workloads import SharedPrefix
+from kvhybrid.workloads.shared_prefix import SharedPrefix
 from runs.gpu_check.parity import Parity, compare, hidden
 from runs.gpu_check.run import gathered, heading, hits_section, main, parity_lines, speed_section
 from runs.gpu_check.throughput import AttentionSizes, StateSizes

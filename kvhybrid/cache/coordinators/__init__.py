@@ -7,6 +7,7 @@ from kvhybrid.cache.coordinators.base import KVCacheCoordinator
 from kvhybrid.cache.coordinators.hybrid import HybridKVCacheCoordinator
 from kvhybrid.cache.coordinators.no_prefix_cache import KVCacheCoordinatorNoPrefixCache
 from kvhybrid.cache.coordinators.unitary import UnitaryKVCacheCoordinator
+from kvhybrid.plugins import Choice
 
 
 def get_kv_cache_coordinator(
@@ -16,7 +17,8 @@ def get_kv_cache_coordinator(
     max_model_len: int,
     max_in_flight_tokens: int,
     retention_interval: int | None,
-    eviction: str,
+    retention: Choice,
+    eviction: Choice,
 ) -> KVCacheCoordinator:
     """The coordinator for ``config``: without prefix caching, for one group, or for several."""
     config.check(enable_caching, retention_interval)
@@ -30,6 +32,7 @@ def get_kv_cache_coordinator(
         max_model_len=max_model_len,
         max_in_flight_tokens=max_in_flight_tokens,
         retention_interval=retention_interval,
+        retention=retention,
         eviction=eviction,
     )
 

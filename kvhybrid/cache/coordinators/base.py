@@ -22,11 +22,13 @@ from kvhybrid.cache.residency_meter import GroupResidency, ResidencyMeter
 from kvhybrid.cache.stats import MissCauses
 from kvhybrid.managers.arrays import EMPTY, IntArray
 from kvhybrid.managers.base import SingleTypeKVCacheManager
-from kvhybrid.managers.eviction import reuse_order
+from kvhybrid.managers.eviction import orders
 from kvhybrid.managers.eviction.base import ReuseOrderError
 from kvhybrid.managers.pool.observer import PoolObserver
 from kvhybrid.managers.prefix.index import PrefixIndex, PrefixPath
+from kvhybrid.managers.retention import retention_policies
 from kvhybrid.managers.retention.base import Retention
+from kvhybrid.plugins import Choice
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -43,10 +45,11 @@ class KVCacheCoordinator:
         max_model_len: int,
         max_in_flight_tokens: int,
         retention_interval: int | None,
-        eviction: str,
+        retention: Choice,
+        eviction: Choice,
     ) -> None:
         self.config = config
-        self.retention = Retention(
+        self.retention: Retention = retention_policies.maker(retention)(
             retention_interval, config.scheduler_block_size, any(group.draft for group in config.groups)
         )
         self.hash_unit = config.hash_unit
@@ -54,7 +57,7 @@ class KVCacheCoordinator:
         self.alignment = self.hash_unit if self.sub_block_hits else config.scheduler_block_size
         self.groups = Groups(
             config,
-            reuse_order(eviction),
+            orders.maker(eviction),
             self.retention,
             self.alignment,
             self.sub_block_hits,
@@ -307,6 +310,15 @@ class KVCacheCoordinator:
     def keyed_tokens(self, manager: SingleTypeKVCacheManager, num_tokens: int) -> int:
         """How many of ``num_tokens`` are worth keying in ``manager``."""
         raise NotImplementedError
+
+    def forget(self, request: Request) -> None:
+        """Drop the keys of every block, of whatever request, that is keyed under a prefix of ``request``."""
+        if request.path is None:
+            return
+        numbers = self.numbers(request).tolist()
+        for group in range(len(self.config.groups)):
+            pool = self.groups.pool_of_group(group)
+            pool.evict([block for number in numbers for block in pool.keys.blocks(group, number)])
 
     # ---- freeing
 

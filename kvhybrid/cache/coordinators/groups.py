@@ -14,12 +14,12 @@ from kvhybrid.cache.coordinators.allocation import Allocation
 from kvhybrid.cache.coordinators.request_tables import RequestTables
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.base import SingleTypeKVCacheManager
-from kvhybrid.managers.eviction import ReuseOrder
+from kvhybrid.managers.eviction.base import MakeOrder
 from kvhybrid.managers.growth import Growth
 from kvhybrid.managers.pool.block_pool import BlockPool
+from kvhybrid.managers.registry import manager_of
 from kvhybrid.managers.retention.base import Retention
 from kvhybrid.managers.rules import GroupRules
-from kvhybrid.specs import registry
 
 NO_ROWS: Final[IntArray] = np.zeros((1, 0), np.int32)
 
@@ -38,7 +38,7 @@ class Groups:
     def __init__(
         self,
         config: KVCacheConfig,
-        order: type[ReuseOrder],
+        order: MakeOrder,
         retention: Retention,
         alignment: int,
         sub_block_hits: bool,
@@ -72,7 +72,7 @@ class Groups:
             for i, g in enumerate(members):
                 self.place[g] = (len(self.managers), i)
             pool = len(self.pools) - 1 if private else 0
-            self.managers.append(registry.entry_of(spec).manager_class()(spec, self.pools[pool], rules))
+            self.managers.append(manager_of(type(spec))(spec, self.pools[pool], rules))
             self.pool_of.append(pool)
         self.encodes = [manager.spec.source == "encoder" for manager in self.managers]
         """For every manager, whether its blocks hold the encoder's tokens."""

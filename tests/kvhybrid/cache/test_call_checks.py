@@ -11,7 +11,7 @@ from kvhybrid.cache.errors import StaleHitError
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request
 from kvhybrid.cli import main
-from kvhybrid.managers.eviction import reuse_order
+from kvhybrid.managers.eviction import orders
 from kvhybrid.specs import FullAttentionSpec, SlidingWindowSpec
 
 
@@ -92,11 +92,11 @@ def test_a_hit_whose_blocks_were_reused_is_out_of_date() -> None:
 @pytest.mark.parametrize("name", ["os:path", "json:nope", "no_such_module:X", "mru"])
 def test_an_unknown_order_of_reuse_is_named(name: str) -> None:
     with pytest.raises(ValueError, match=name):
-        reuse_order(name)
+        orders.find(name)
 
 
 @pytest.mark.parametrize(
-    "override", ["device=foo", "device=cuda:99", "record=/no_such_folder/x.jsonl", "eviction.order=os:path"]
+    "override", ["device=foo", "device=cuda:99", "record=/no_such_folder/x.jsonl", "eviction=os:path"]
 )
 def test_a_mistake_on_the_command_line_is_one_line(
     override: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

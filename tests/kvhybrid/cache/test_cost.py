@@ -17,7 +17,6 @@ import pytest
 from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request, RequestStatus
-from kvhybrid.compiled import is_compiled
 from kvhybrid.managers.kernel import is_native
 from kvhybrid.managers.prefix.key_chain import KeyChain
 from kvhybrid.specs import (
@@ -29,10 +28,7 @@ from kvhybrid.specs import (
 )
 from tests.counting import counting
 
-pytestmark = [
-    pytest.mark.skipif(not is_native, reason="the counts are those of the native kernel"),
-    pytest.mark.skipif(is_compiled, reason="counted in the sources: test_compiled.py runs these tests there"),
-]
+pytestmark = pytest.mark.skipif(not is_native, reason="the counts are those of the native kernel")
 
 BLOCK = 16
 FULL = FullAttentionSpec(block_size=BLOCK)

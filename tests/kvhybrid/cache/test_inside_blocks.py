@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -27,6 +27,7 @@ from kvhybrid.specs import (
     SuffixSpec,
     registry,
 )
+from tests.kvhybrid.distributions import isolate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +51,10 @@ class OtherStateSpec(MambaSpec):
 
 
 @pytest.fixture(autouse=True)
-def _registered() -> object:
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    isolate(monkeypatch, registry)
     for spec in (TwoChunksSpec, OtherStateSpec):
-        if all(entry.name != spec.kind for entry in registry):
-            registry.register(spec)
-    yield
-    for spec in (TwoChunksSpec, OtherStateSpec):
-        registry._entries.pop(spec.kind, None)
+        registry.register(spec.kind)(spec)
 
 
 def watched(*specs: KVCacheSpec, unit: int) -> KVCacheManager:
@@ -178,10 +176,17 @@ class LosesCauses(SingleTypeKVCacheManager):
         raise IndexError("a mistake in causes alone")
 
 
+@dataclass(frozen=True, kw_only=True)
+class UncountedSpec(TwoChunksSpec):
+    """Its manager makes a mistake that shows only where causes are recorded."""
+
+    kind: ClassVar[str] = "uncounted"
+    manager: ClassVar[str | type[Any] | None] = LosesCauses
+
+
 def test_a_fault_in_what_is_recorded_is_found() -> None:
-    registry._entries.pop("two_chunks")
-    registry.register(TwoChunksSpec, manager=LosesCauses)
-    findings = list(examine(Subject("here", (TwoChunksSpec(block_size=4),)), 0, 40))
+    registry.register("uncounted")(UncountedSpec)
+    findings = list(examine(Subject("here", (UncountedSpec(block_size=4),)), 0, 40))
     (broken,) = [finding for finding in findings if finding.passed is False]
     assert broken.check == "exceptions"
     assert "a mistake in causes alone" in broken.text

@@ -7,20 +7,19 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvhybrid.cli import main
-from kvhybrid.replay.executor import OneByOne
+from kvhybrid.replay.arrivals import OneByOne
 from kvhybrid.replay.layers import CacheSettings, LayerSettings
 from kvhybrid.replay.mooncake import MooncakeTrace
 from kvhybrid.sessions.replay import replay
 from kvhybrid.sessions.replay_settings import ReplaySettings
-from kvhybrid.tracking import JsonLinesTracker, Tracker
+from kvhybrid.tracking.jsonl import JsonLinesTracker
+from tests.kvhybrid.sessions.stopping import Stopping
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALL = Path(__file__).parents[1] / "replay" / "small_trace.jsonl"
@@ -53,6 +52,7 @@ def test_it_fills_a_folder_prints_it_last_and_never_imports_torch(tmp_path: Path
         "config.yaml",
         "hits.png",
         "metrics.jsonl",
+        "provenance.json",
         "summary.json",
     }
     assert (folder / "hits.png").read_bytes().startswith(b"\x89PNG")
@@ -93,12 +93,15 @@ def test_a_sweep_ends_with_a_table_of_its_jobs(tmp_path: Path, capsys: pytest.Ca
     ("overrides", "expected"),
     [
         ([], ["trace.path is missing: give trace.path=VALUE"]),
-        (["trace.path=nothing"], ["trace.path must be a file of JSON lines, found no nothing"]),
+        (
+            ["trace.path=nothing"],
+            ["trace.path: nothing: cannot be read: No such file", "accepted: a file with one JSON object a line"],
+        ),
         ([TRACE, "trace.limt=3"], ["trace.limt: no such key; did you mean trace.limit?"]),
         ([TRACE, "cache=lama"], ["cache=lama: no such choice; did you mean cache=llama?"]),
         ([TRACE, "executor=open_loop", "executor.time_scale=fast"], ["time_scale must be a number, found fast"]),
         ([TRACE, "cost.base=0"], ["cost.base must be more than 0"]),
-        ([TRACE, "+cost.colour=1"], ["cost.colour: no such key; accepted: base, "]),
+        ([TRACE, "+cost.colour=1"], ["cost.colour: no such key; accepted: kind, base, "]),
         ([TRACE, "pool.num_blocks=5"], ["needs", "blocks", "the pool has 5"]),
         ([TRACE, "scheduler.max_model_len=64"], ["small_trace.jsonl: the longest request has", "max_model_len"]),
         ([TRACE, "cache=custom"], ["cache.layers must have an entry"]),
@@ -138,31 +141,16 @@ def test_a_mistake_in_the_trace_names_file_line_and_key(
     assert [place.name for place in tmp_path.iterdir()] == ["bad.jsonl"]
 
 
-@dataclass(kw_only=True)
-class Stopping(Tracker):
-    """Presses Ctrl-C at the second line."""
-
-    def start(self, config: Mapping[str, Any], folder: Path) -> None:
-        self.lines = 0
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.lines += 1
-        if self.lines == 2:
-            raise KeyboardInterrupt
-
-    def finish(self, summary: Mapping[str, Any]) -> None: ...
-
-
 def test_an_interrupted_replay_keeps_what_it_found(tmp_path: Path) -> None:
     settings = ReplaySettings(
         trace=MooncakeTrace(path=str(SMALL)),
         executor=OneByOne(),
         cache=CacheSettings(layers=[LayerSettings(spec="full")]),
-        tracking={"jsonl": JsonLinesTracker(), "stop": Stopping()},
+        tracking={"jsonl": JsonLinesTracker(), "stop": Stopping(how="KeyboardInterrupt")},
         sample_every=10,
     )
     settings.pool.num_blocks = 1000
-    summary = replay(settings, tmp_path, config={"name": "interrupted"})
+    summary = replay(settings, tmp_path)
     assert summary.status == "interrupted"
     lines, written = content(tmp_path)
     assert (len(lines), written["status"], written["steps"]) == (2, "interrupted", 20)
@@ -173,7 +161,7 @@ def test_the_page_has_every_name_that_a_replay_adds_and_no_other(tmp_path: Path)
     lines, summary = content(tmp_path)
     known = {*re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs" / "read-the-metrics.md").read_text(), re.MULTILINE)}
     own = {name for name in {*lines[-1], *summary} if not name.startswith("group/")} - known
-    own -= {"name", "overrides", "groups", "tracking_failures"}
+    own -= {"name", "overrides", "groups", "request_failures", "tracking_failures"}
     section = PAGE.split("## The figures")[1]
     assert set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)) == own
 

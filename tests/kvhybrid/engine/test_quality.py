@@ -21,7 +21,7 @@ from kvhybrid.sessions.run_settings import PoolSettings, RunSettings
 from kvhybrid.settings.model import CheckpointSettings, Gemma3Settings
 from kvhybrid.text.codec import ByteCodec, TextCodec
 from kvhybrid.text.corpus import held_out_text
-from kvhybrid.workloads import Random
+from kvhybrid.workloads.random import Random
 
 SAMPLE = excerpts(held_out_text(), 8192, 256)
 TINY_SAMPLE = excerpts(held_out_text(), 1024, 128)
@@ -221,3 +221,18 @@ def test_an_excerpt_longer_than_the_model_takes_is_named(tmp_path: Path) -> None
     quality = QualitySettings(bytes=4096, excerpt_bytes=3000)
     with pytest.raises(InputError, match=r"quality.excerpt_bytes=3000 has 3002 tokens, more than the 2048"):
         run(settings(quality=quality, pool=PoolSettings(num_blocks=2000)), tmp_path / "run")
+
+
+class Boastful(ByteCodec):
+    """Knows a token more than the model."""
+
+    def encode(self, text: str) -> list[int]:
+        return [*super().encode(text), 256]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return "".join("?" if token == 256 else super(Boastful, self).decode([token]) for token in token_ids)
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="the tokenizer gives token id 256, but the model's end at 255"):
+        measure(engine("gemma3_bytes"), Boastful(), TINY_SAMPLE)

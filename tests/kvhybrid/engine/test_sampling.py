@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import torch
 
-from kvhybrid.engine.sampling import SamplingParams, sample
+from kvhybrid.engine.sampling import SamplingParams, finite_rows, sample
 
 GREEDY = SamplingParams()
 
@@ -76,9 +76,20 @@ def test_rounding_of_the_logits_does_not_move_a_draw() -> None:
     assert changed == 0
 
 
-def test_logits_that_are_not_finite_are_refused() -> None:
-    with pytest.raises(FloatingPointError, match="not finite"):
-        sample(torch.full((1, 4), torch.nan), [SamplingParams(temperature=1.0)], [0])
+def test_rows_that_are_not_finite_are_told_apart() -> None:
+    bad = [torch.nan, torch.inf, -torch.inf]
+    logits_RV = torch.zeros(7, 5)
+    for row, value in enumerate(bad):
+        logits_RV[2 * row + 1, row] = value
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        assert finite_rows(logits_RV.to(dtype)) == [True, False] * 3 + [True]
+    assert finite_rows(torch.full((1, 3), torch.finfo(torch.float16).max, dtype=torch.float16)) == [True]
+
+
+def test_a_temperature_near_zero_is_greedy() -> None:
+    logits_RV = torch.tensor([[-3e38, 1.0, 3e38, 2e38], [0.5, -1.0, 0.25, 0.0]])
+    for temperature in (5e-324, 1e-300, 1e-30):
+        assert sample(logits_RV, [SamplingParams(temperature=temperature)] * 2, [0, 1]) == [2, 0]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ MISTAKES = {
     "a misspelt group": (["modle=jamba_tiny"], ["modle: no such key", "did you mean model?"]),
     "a key of another choice": (
         ["workload.turns=2"],
-        ["workload.turns: no such key", "accepted: seed, num_prefixes"],
+        ["workload.turns: no such key", "accepted: kind, seed, num_prefixes"],
     ),
     "a key forced in": (["+pool.colour=red"], ["pool.colour: no such key", "accepted: block_size"]),
     "a tracker that is not there": (["tracking.csv=1"], ["tracking.csv: no such key; accepted: jsonl, wandb"]),
@@ -96,7 +96,11 @@ def test_a_sweep_that_cannot_start_leaves_nothing(
         ),
         ("pool:\n  block_size: big\n", "experiment/mine.yaml: pool.block_size must be a whole number, found big"),
         ("pool: [\n", "experiment/mine.yaml"),
-        ("workload:\n  _target_: no.such.Class\n", "workload._target_: no such key"),
+        ("workload:\n  colour: red\n", "experiment/mine.yaml: workload.colour: no such key; accepted: kind, seed"),
+        (
+            "workload:\n  requests_per_prefix: few\n",
+            "requests_per_prefix must be a whole number, found few",
+        ),
     ],
 )
 def test_a_mistake_in_a_file_names_the_file(

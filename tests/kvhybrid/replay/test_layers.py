@@ -60,7 +60,7 @@ def test_a_list_in_a_field_is_taken_as_a_tuple() -> None:
 @pytest.mark.parametrize(
     ("layer", "expected"),
     [
-        ({"spec": "fool"}, r"cache.layers\[0\].spec: unknown spec 'fool'; registered: chunked_local, "),
+        ({"spec": "fool"}, r"cache.layers\[0\].spec: unknown spec 'fool'; accepted: chunked_local, "),
         (
             {"spec": "full", "fields": {"windw": 3}},
             r"cache.layers\[0\].fields.windw: full has no such field; accepted: num_kv_heads, head_size, ",

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from kvhybrid.errors import InputError
+from kvhybrid.replay.arrivals import ArrivalProcess, OneByOne, OpenLoop
 from kvhybrid.replay.cost import LinearCost
-from kvhybrid.replay.executor import Executor, OneByOne, OpenLoop
 from kvhybrid.replay.latency import FirstTokenTimes
 from kvhybrid.replay.layers import CacheSettings, LayerSettings
 from kvhybrid.replay.loop import ReplayLoop
@@ -26,7 +26,7 @@ COST = LinearCost(base=1.0, prefill_token=0.1, decode_token=10.0, context_token=
 
 
 def loop_over(
-    executor: Executor,
+    executor: ArrivalProcess,
     requests: Sequence[TraceRequest] | None = None,
     *,
     layers: Sequence[LayerSettings] = (LayerSettings(spec="full"),),
@@ -99,7 +99,9 @@ def test_half_the_time_scale_is_twice_the_load() -> None:
 
 @pytest.mark.parametrize("executor", [OneByOne(), OpenLoop(), OpenLoop(time_scale=0.01)])
 @pytest.mark.parametrize("num_blocks", [700, 5000])
-def test_every_request_ends_with_all_its_tokens_whatever_the_pressure(executor: Executor, num_blocks: int) -> None:
+def test_every_request_ends_with_all_its_tokens_whatever_the_pressure(
+    executor: ArrivalProcess, num_blocks: int
+) -> None:
     requests = MooncakeTrace(path=str(SMALL)).read()
     loop = to_the_end(
         loop_over(executor, cost=LinearCost(), layers=[LayerSettings(spec="full"), WINDOW], num_blocks=num_blocks)
@@ -139,9 +141,14 @@ def test_the_times_to_first_token_are_summed_up_as_mean_median_and_p99() -> None
     ("build", "expected"),
     [
         (lambda: LinearCost(base=0.0), "cost.base must be more than 0"),
-        (lambda: LinearCost(context_token=-1.0), "cost.context_token must be 0 or more, found -1.0"),
-        (lambda: OpenLoop(time_scale=-0.5), "executor.time_scale must be 0 or more, found -0.5"),
-        (lambda: ReplaySettings(sample_every=0), "sample_every must be at least 1, found 0"),
+        (lambda: LinearCost(context_token=-1.0), "cost.context_token must be at least 0, found -1.0"),
+        (lambda: OpenLoop(time_scale=-0.5), "executor.time_scale must be at least 0, found -0.5"),
+        (
+            lambda: ReplaySettings(
+                trace=MooncakeTrace(path="x"), executor=OneByOne(), cache=CacheSettings(), sample_every=0
+            ),
+            "sample_every must be at least 1, found 0",
+        ),
     ],
 )
 def test_a_setting_out_of_range_is_refused_by_name(build: object, expected: str) -> None:

@@ -1,4 +1,4 @@
-"""The scenario files of this project, and the recorded ones if they are available."""
+"""The scenarios written for this project, and those recorded from the reference system."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvhybrid.scenarios.file import Scenario, read_scenarios
 from kvhybrid.scenarios.verdict import Outcome, judge
 
 OWN = Path(__file__).parents[2] / "scenarios"
-RECORDED = Path(__file__).parents[3].parent / "shared" / "scenarios"
+RECORDED = OWN / "recorded"
 FEATURES = {
     "admission",
     "chunked_local",
@@ -45,16 +45,9 @@ def test_every_feature_has_a_file() -> None:
     assert {file.stem for file in OWN.glob("*.jsonl")} == FEATURES
 
 
-@pytest.fixture(scope="module")
-def recorded() -> list[Scenario]:
-    if not RECORDED.is_dir():
-        pytest.skip(f"the recorded scenarios are not at {RECORDED}")
-    return scenarios_in(RECORDED)
-
-
-def test_recorded_scenarios_differ_only_where_the_list_says_so(recorded: list[Scenario]) -> None:
-    deviations = read_deviations(OWN / "deviations.toml")
-    verdicts = [judge(scenario, deviations) for scenario in recorded]
+def test_recorded_scenarios_differ_only_where_the_list_says_so() -> None:
+    deviations = read_deviations(RECORDED / "deviations.toml")
+    verdicts = [judge(scenario, deviations) for scenario in scenarios_in(RECORDED)]
     failed = [v.scenario.id for v in verdicts if v.outcome in (Outcome.FAILED, Outcome.UNSUPPORTED)]
     stale = [v.scenario.id for v in verdicts if v.is_stale]
     assert failed == []

@@ -18,7 +18,8 @@ from kvhybrid.conformance.invariants import check_empty, check_invariants
 from kvhybrid.conformance.records import Records, keys_in_pools
 from kvhybrid.managers.pool.keys import MANY
 from kvhybrid.scenarios.recorder import Recorder
-from kvhybrid.scheduling.scheduler import CapacityError, Scheduler, SchedulerOutput
+from kvhybrid.scheduling.base import CapacityError, SchedulerOutput
+from kvhybrid.scheduling.scheduler import Scheduler
 from kvhybrid.specs import FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 
 FULL = FullAttentionSpec(block_size=4)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request, RequestStatus
-from kvhybrid.scheduling.scheduler import CapacityError, Scheduler, SchedulerOutput
+from kvhybrid.scheduling.base import CapacityError, SchedulerOutput
+from kvhybrid.scheduling.scheduler import Scheduler
 from kvhybrid.specs import FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 
 BLOCK = 4
@@ -42,7 +43,9 @@ def scheduler_of(
         enable_caching=enable_caching,
         watermark=watermark,
     )
-    return Scheduler(cache, max_batched_tokens=max_batched_tokens, max_num_seqs=max_num_seqs, eos_token_id=EOS)
+    return Scheduler(
+        cache, max_batched_tokens=max_batched_tokens, max_num_seqs=max_num_seqs, end_token_ids=frozenset({EOS})
+    )
 
 
 def submit(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import builtins
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +17,18 @@ from kvhybrid.errors import InputError
 from kvhybrid.sessions.run import run
 from kvhybrid.sessions.run_settings import PoolSettings, RunSettings, SchedulerSettings
 from kvhybrid.settings.model import CheckpointSettings, Gemma3Settings, JambaSettings, Qwen3NextSettings
-from kvhybrid.tracking import JsonLinesTracker, Tracker, WandbTracker
-from kvhybrid.workloads import MultiTurn, Random, SharedPrefix, SourceCode
+from kvhybrid.tracking.base import Tracker
+from kvhybrid.tracking.jsonl import JsonLinesTracker
+from kvhybrid.tracking.wandb import WandbTracker
+from kvhybrid.workloads.multi_turn import MultiTurn
+from kvhybrid.workloads.random import Random
+from kvhybrid.workloads.shared_prefix import SharedPrefix
+from kvhybrid.workloads.source_code import SourceCode
+from tests.kvhybrid.sessions.stopping import Stopping
 from tests.kvhybrid.tracking import wandb_file
 
 PNG = b"\x89PNG\r\n\x1a\n"
 SMALL = ["workload.max_new_tokens=4"]
-
-
-@dataclass(kw_only=True)
-class Stopping(Tracker):
-    """Presses Ctrl-C after a step, or lets the run fail there."""
-
-    after: int
-    with_error: str
-    """The name of a built-in exception."""
-
-    def start(self, config: Mapping[str, Any], folder: Path) -> None: ...
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        if step == self.after:
-            raise getattr(builtins, self.with_error)
-
-    def finish(self, summary: Mapping[str, Any]) -> None: ...
 
 
 def settings(**changes: Any) -> RunSettings:
@@ -78,6 +65,7 @@ def test_the_command_fills_a_folder_and_prints_it_last(tmp_path: Path) -> None:
         "hits.png",
         "metrics.jsonl",
         "outputs.jsonl",
+        "provenance.json",
         "summary.json",
         "wandb",
     }
@@ -180,8 +168,13 @@ def test_a_sweep_goes_on_past_a_job_that_is_refused(
     captured = capsys.readouterr()
     assert "kvhybrid run: pool.block_size must be at least 1, found 0" in captured.err
     folder = Path(captured.out.splitlines()[-1])
-    assert [place.name for place in folder.iterdir() if place.is_dir()] == ["1"]
-    assert "pool.block_size=16" in captured.out, "the row of a job left alone still says which it was"
+    assert {place.name: summary_in(place)["status"] for place in folder.iterdir() if place.is_dir()} == {
+        "0": "refused",
+        "1": "done",
+    }
+    assert re.search(r"^0 +refused +pool.block_size=0 *$", captured.out, re.MULTILINE)
+    assert re.search(r"^1 +done +pool.block_size=16 ", captured.out, re.MULTILINE)
+    assert "job 0 refused: pool.block_size must be at least 1, found 0" in captured.out
 
 
 @pytest.mark.parametrize("model", [Gemma3Settings, JambaSettings, Qwen3NextSettings])
@@ -230,33 +223,34 @@ def test_a_run_from_python_describes_its_settings(tmp_path: Path) -> None:
     written = OmegaConf.load(tmp_path / "run" / "config.yaml")
     assert written.seed == 9
     assert written.model.sliding_window == 32
-    assert written.workload["class"] == "SharedPrefix"
+    assert written.workload.kind == "kvhybrid.workloads.shared_prefix:SharedPrefix"
 
 
 def test_ctrl_c_ends_a_run_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stopping = Stopping(after=3, with_error="KeyboardInterrupt")
+    stopping = Stopping(at=3, how="KeyboardInterrupt")
     summary = run(settings(tracking={"jsonl": JsonLinesTracker(), "stop": stopping}), tmp_path / "run")
     assert summary.status == "interrupted"
     assert summary_in(tmp_path / "run")["status"] == "interrupted"
     assert [step["step"] for step in steps_in(tmp_path / "run")] == [1, 2, 3]
-    assert "(interrupted)" in capsys.readouterr().out
+    assert "(interrupted: Ctrl-C)" in capsys.readouterr().out
 
 
 def test_ctrl_c_ends_a_sweep_with_its_own_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    stop = f"+tracking.stop={{_target_: {__name__}.Stopping, after: 2, with_error: KeyboardInterrupt}}"
+    stop = f"+tracking.stop={{kind: '{Stopping.__module__}:Stopping', how: KeyboardInterrupt}}"
     assert main(["run", "-m", "tracking=none", "seed=1,2", "workload=random", *SMALL, stop]) == 130
     captured = capsys.readouterr()
     assert captured.err.splitlines()[-1] == "kvhybrid run: interrupted"
     folder = Path(captured.out.splitlines()[-1])
-    assert summary_in(folder)["status"] == "interrupted"
-    assert [place.name for place in folder.parent.iterdir() if place.is_dir()] == ["0"]
+    assert summary_in(folder / "0")["status"] == "interrupted"
+    assert [place.name for place in folder.iterdir() if place.is_dir()] == ["0"]
+    assert "job 0 interrupted: Ctrl-C" in captured.out
 
 
 def test_a_crash_keeps_the_figures_that_were_there(tmp_path: Path) -> None:
-    stopping = Stopping(after=3, with_error="SystemExit")
+    stopping = Stopping(at=3, how="SystemExit")
     with pytest.raises(SystemExit):
         run(settings(tracking={"jsonl": JsonLinesTracker(), "stop": stopping}), tmp_path / "run")
     assert summary_in(tmp_path / "run")["status"] == "failed"
@@ -264,7 +258,7 @@ def test_a_crash_keeps_the_figures_that_were_there(tmp_path: Path) -> None:
 
 
 def test_a_tracker_that_fails_is_in_the_summary_and_the_run_goes_on(tmp_path: Path) -> None:
-    stopping = Stopping(after=2, with_error="OSError")
+    stopping = Stopping(how="OSError")
     summary = run(settings(tracking={"stop": stopping, "jsonl": JsonLinesTracker()}), tmp_path / "run")
     assert summary.status == "done"
     assert len(steps_in(tmp_path / "run")) == summary.steps
@@ -284,6 +278,13 @@ def test_a_tracker_that_fails_is_in_the_summary_and_the_run_goes_on(tmp_path: Pa
         ),
         ({"pool": PoolSettings(num_blocks=4)}, "blocks"),
         ({"model": Gemma3Settings(model_type="gemma9")}, "unknown model_type 'gemma9'"),
+        (
+            {"model": Gemma3Settings(vocab_size=1 << 24, hidden_size=1 << 24)},
+            "allocate memory",
+        ),
+        ({"pool": PoolSettings(num_blocks=None, memory="1000000GiB")}, "allocate memory"),
+        ({"device": "meta"}, "device: 'meta' cannot be used: "),
+        ({"device": "cpu:99999999999"}, "device: 'cpu:99999999999' cannot be used: "),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused_before_anything_is_written(
@@ -300,3 +301,12 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="must be new or empty"):
         run(settings(workload=Random(requests=1)), tmp_path)
     assert [place.name for place in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "summary.json", "outputs.jsonl", "hits.png"])
+def test_a_record_is_none_of_the_runs_own_files(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"record: the run itself writes {name} into its folder"):
+        run(settings(record=str(tmp_path / name)), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    run(settings(record=str(tmp_path / "calls.jsonl"), workload=Random(requests=1)), tmp_path)
+    assert (tmp_path / "calls.jsonl").is_file()

@@ -16,7 +16,7 @@ from kvhybrid.sessions.run import build_engine
 from kvhybrid.sessions.run_settings import PoolSettings, RunSettings
 from kvhybrid.settings.backends import BackendSettings
 from kvhybrid.settings.model import Gemma3Settings, JambaSettings, ModelSettings
-from kvhybrid.workloads import Random
+from kvhybrid.workloads.random import Random
 
 
 def settings(model: ModelSettings, block_size: int = 16, **backends: str) -> RunSettings:
@@ -46,8 +46,8 @@ def test_torch_is_what_runs_where_nothing_is_named() -> None:
 @pytest.mark.parametrize(
     ("backends", "message"),
     [
-        ({"attention": "flash"}, "unknown attention backend 'flash'; known: auto, flash_attention2, .*torch"),
-        ({"mamba": "triton"}, "unknown mamba backend 'triton'; known: auto, mamba_ssm, torch"),
+        ({"attention": "flash"}, "unknown attention backend 'flash'; accepted: auto, flash_attention2, .*torch"),
+        ({"mamba": "triton"}, "unknown mamba backend 'triton'; accepted: auto, mamba_ssm, torch"),
     ],
 )
 def test_unknown_name_is_refused_with_the_known_ones(backends: dict[str, str], message: str) -> None:

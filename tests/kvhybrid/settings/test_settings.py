@@ -50,7 +50,7 @@ def test_a_pool_has_blocks_or_bytes() -> None:
         (SchedulerSettings, {"watermark": float("nan")}, r"scheduler.watermark must lie in \[0, 1\], found nan"),
         (SchedulerSettings, {"max_model_len": 0}, r"scheduler.max_model_len must be at least 1"),
         (RetentionSettings, {"interval": -1}, r"retention.interval must be at least 0, found -1"),
-        (SamplingSettings, {"temperature": -1.0}, r"sampling.temperature must be 0 or more, found -1.0"),
+        (SamplingSettings, {"temperature": -1.0}, r"sampling.temperature must be at least 0, found -1.0"),
         (SamplingSettings, {"top_k": -1}, r"sampling.top_k must be at least 0, found -1"),
         (Gemma3Settings, {"dtype": "int8"}, r"model.dtype must be one of float32, .*, found 'int8'"),
         (JambaSettings, {"cpu_threads": 0}, r"model.cpu_threads must be at least 1, found 0"),

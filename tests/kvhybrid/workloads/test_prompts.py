@@ -11,13 +11,14 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvhybrid.cli import main
+from kvhybrid.engine.quality import QualitySettings
 from kvhybrid.errors import InputError
 from kvhybrid.models.base import BackendChoice, HybridModel
 from kvhybrid.sessions.run import build_engine, run
 from kvhybrid.sessions.run_settings import RunSettings
 from kvhybrid.settings.model import CheckpointSettings, ModelSettings
-from kvhybrid.tracking import JsonLinesTracker
-from kvhybrid.workloads import Prompts
+from kvhybrid.tracking.jsonl import JsonLinesTracker
+from kvhybrid.workloads.prompts import Prompts
 from tests.kvhybrid.text.tiny_checkpoint import MAX_LEN, save_model, save_tokenizer
 
 PROMPTS = ["the cat sat on the zebra", "日本 héllo", "  the dog sat on the log", "the cat sat on the zebra"]
@@ -125,6 +126,7 @@ def test_settings_built_in_python_are_tracked_without_the_prompts(
         model=CheckpointSettings(path=str(checkpoint)),
         workload=Prompts(path=str(file), max_new_tokens=4),
         tracking={"jsonl": JsonLinesTracker()},
+        quality=QualitySettings(bytes=0),
     )
     run(settings, tmp_path / "out")
     assert len(outputs_in(tmp_path / "out")) == 4
@@ -144,7 +146,7 @@ def test_a_model_of_bytes_needs_no_tokenizer(file: Path, tmp_path: Path) -> None
         (None, "prompts.txt: cannot be read: No such file or directory"),
         (b"", "prompts.txt: no prompt in it; accepted: one prompt a line"),
         (b"\n  \n", "prompts.txt: no prompt in it"),
-        (b"the \xff cat\n", "prompts.txt: byte 4 is not UTF-8"),
+        (b"the \xff cat\n", "prompts.txt: cannot be read: byte 4 is not UTF-8"),
         (
             b"short\n\n" + b"xyz" * 30,
             f"line 3 with workload.max_new_tokens=8 has 98 tokens, more than the {MAX_LEN} of the model",

@@ -9,7 +9,7 @@ import pytest
 
 from kvhybrid.text.codec import ByteCodec, TextCodec
 from kvhybrid.text.corpus import held_out_text
-from kvhybrid.workloads import SourceCode
+from kvhybrid.workloads.source_code import SourceCode
 
 TEXT = held_out_text().decode()
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
-from kvhybrid.workloads import FewShot, MultiTurn, Random, SharedPrefix, Workload, WorkloadRequest
+from kvhybrid.cli import main
+from kvhybrid.workloads.base import Workload, WorkloadRequest
+from kvhybrid.workloads.few_shot import FewShot
+from kvhybrid.workloads.multi_turn import MultiTurn
+from kvhybrid.workloads.random import Random
+from kvhybrid.workloads.shared_prefix import SharedPrefix
 
 VOCAB = 384
 WORKLOADS = (SharedPrefix, MultiTurn, FewShot, Random)
@@ -133,3 +139,22 @@ def test_sizes_that_make_no_sense_are_named() -> None:
         SharedPrefix(prefix_tokens=0)
     with pytest.raises(ValueError, match=r"workload.shots must be at most workload.pool_examples, 8, found 9"):
         FewShot(shots=9)
+
+
+@pytest.mark.parametrize("name", ["random", "shared_prefix", "multi_turn", "few_shot", "source_code"])
+def test_a_workload_that_no_memory_holds_is_refused_before_anything_is_drawn(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    counts = {
+        "random": ["requests", "prompt_tokens"],
+        "shared_prefix": ["num_prefixes", "prefix_tokens"],
+        "multi_turn": ["num_conversations", "turns"],
+        "few_shot": ["pool_examples", "example_tokens"],
+        "source_code": ["num_prefixes", "requests_per_prefix"],
+    }[name]
+    words = [f"workload.{count}=1000000" for count in counts]
+    assert main(["run", "quality=none", f"workload={name}", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "must be at most 268,435,456, found " in line
+    assert list(tmp_path.iterdir()) == []

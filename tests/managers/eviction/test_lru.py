@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvhybrid.managers.arrays import int_array
-from kvhybrid.managers.eviction import ORDERS, ReuseOrder, reuse_order
+from kvhybrid.managers.eviction import orders
+from kvhybrid.managers.eviction.base import ReuseOrder
 from kvhybrid.managers.eviction.lru import LRU
 
 
@@ -109,12 +110,11 @@ def test_lru_is_a_queue_from_whose_middle_one_can_take(calls: list[tuple[str, li
 
 
 def test_orders_are_found_by_name_or_by_path() -> None:
-    assert ORDERS["lru"] == "kvhybrid.managers.eviction.lru:LRU"
-    assert reuse_order("lru") is LRU
-    assert reuse_order("kvhybrid.managers.eviction.lru:LRU") is LRU
+    assert orders.get("lru") is orders.find("lru") is LRU
+    assert orders.find("kvhybrid.managers.eviction.lru:LRU") is LRU
     assert issubclass(LRU, ReuseOrder)
 
 
 def test_an_unknown_order_names_the_accepted_ones() -> None:
-    with pytest.raises(ValueError, match="unknown eviction 'mru'; accepted: lru"):
-        reuse_order("mru")
+    with pytest.raises(ValueError, match="unknown order of reuse 'mru'; accepted: lru, module:Class"):
+        orders.find("mru")

@@ -16,8 +16,7 @@ from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.conformance.invariants import check_empty, check_invariants
 from kvhybrid.managers.arrays import int_array
-from kvhybrid.managers.eviction import ReuseOrder
-from kvhybrid.managers.eviction.base import ReuseOrderError
+from kvhybrid.managers.eviction.base import ReuseOrder, ReuseOrderError
 from kvhybrid.managers.eviction.lru import LRU
 from kvhybrid.managers.pool.block_pool import BlockPool
 from kvhybrid.specs import FullAttentionSpec, SlidingWindowSpec

@@ -74,7 +74,6 @@ def run(kernel: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         "ASAN_OPTIONS": "detect_leaks=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONMALLOC": "malloc",
-        "KVHYBRID_COMPILED": "0",
         "KVHYBRID_KERNEL": "native",
     }
     command = [sys.executable, "-c", IN_PLACE_OF_THE_KERNEL, str(kernel), *arguments]

@@ -16,7 +16,7 @@ from kvhybrid.models.backends.torch_attention import TorchAttention
 from kvhybrid.models.backends.torch_mamba import TorchMamba
 from kvhybrid.models.backends.torch_mamba2 import TorchMamba2
 from kvhybrid.models.backends.visibility import Visibility
-from kvhybrid.models.registry import LazyRegistry
+from kvhybrid.plugins import Registry
 from tests.models.backends.paged_cases import BATCHES, VISIBILITIES, need, scene
 from tests.models.backends.state_cases import MAMBA, MAMBA2, difference, kept, mamba2_outputs, mamba_outputs
 
@@ -27,7 +27,7 @@ pytestmark = [
 BLOCK_SIZES = {"flash_attention2": 256, "flash_attention3": 16, "flash_attention4": 48, "torch_varlen": 256}
 
 
-def made(registry: LazyRegistry, name: str, what: Any) -> Any:
+def made(registry: Registry[Any], name: str, what: Any) -> Any:
     try:
         return registry.get(name)(what)
     except MissingKernelsError as error:

@@ -173,7 +173,7 @@ def test_backend_that_cannot_is_refused_with_both_names(
 
 
 def test_model_is_refused_when_its_backend_cannot_do_a_soft_cap() -> None:
-    attention_backends.register("humble", Humble)
+    attention_backends.register("humble")(Humble)
     config = {**CONFIGS["gemma2"], "model_type": "gemma2", "layer_types": ["full_attention"] * 4}
     with pytest.raises(ValueError, match=r"layers\.0\.self_attn needs a soft-cap.* humble"):
         model_from_config(config, backends=BackendChoice(attention="humble"))
@@ -210,12 +210,12 @@ def test_binding_without_a_layer_names_it() -> None:
 
 
 def test_unknown_backends_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"unknown attention backend 'flush'; known: .*torch"):
+    with pytest.raises(ValueError, match=r"unknown attention backend 'flush'; accepted: .*torch"):
         attention_backends.get("flush")
-    with pytest.raises(ValueError, match=r"unknown mamba backend 'python'; known: .*torch"):
+    with pytest.raises(ValueError, match=r"unknown mamba backend 'python'; accepted: .*torch"):
         mamba_backends.get("python")
     with pytest.raises(ValueError, match="'torch' is taken"):
-        attention_backends.register("torch", Humble)
+        attention_backends.register("torch")(Humble)
 
 
 def test_a_backend_is_imported_only_when_it_is_chosen() -> None:

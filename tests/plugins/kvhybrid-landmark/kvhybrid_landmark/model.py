@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
+from torch import nn
 
-from kvhybrid.models.backends.base import AttentionNeed
 from kvhybrid.models.base import BackendChoice
-from kvhybrid.models.gemma import SLIDING, Gemma, GemmaConfig
+from kvhybrid.models.config import count
+from kvhybrid.models.gemma import Gemma3, Gemma3Config, GemmaLayer
 from kvhybrid.models.layers.attention import Attention
 from kvhybrid.models.layers.cached import dtype_name
 from kvhybrid.specs import KVCacheSpec
 from kvhybrid_landmark.backend import LandmarkVisibility
 from kvhybrid_landmark.spec import LandmarkSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class LandmarkConfig(Gemma3Config):
+    """Gemma 3's keys and two more."""
+
+    landmark: int = count()
+    stride: int = count()
 
 
 class LandmarkAttention(Attention):
@@ -24,7 +31,7 @@ class LandmarkAttention(Attention):
     visibility: LandmarkVisibility
 
     def __init__(self, like: Attention, visibility: LandmarkVisibility, width: int) -> None:
-        need: AttentionNeed = replace(like.need, visibility=visibility)
+        need = replace(like.need, visibility=visibility)
         super().__init__(need, width, backend="landmark", q_norm=like.q_norm, k_norm=like.k_norm)
         self.visibility = visibility
 
@@ -41,18 +48,18 @@ class LandmarkAttention(Attention):
         )
 
 
-class LandmarkGemma(Gemma):
-    """Reads Gemma 3's config with two more keys, ``landmark`` and ``stride``."""
+class LandmarkLayer(GemmaLayer):
+    def __init__(self, config: LandmarkConfig, index: int, backends: BackendChoice) -> None:
+        super().__init__(config, index, backends)
+        window = self.self_attn.need.visibility.window
+        if window is not None:
+            seen = LandmarkVisibility(window=window, landmark=config.landmark, stride=config.stride)
+            self.self_attn = LandmarkAttention(self.self_attn, seen, config.hidden_size)
 
-    model_types = ("landmark_gemma",)
 
-    def __init__(self, config: GemmaConfig, backends: BackendChoice, landmark: int, stride: int) -> None:
-        super().__init__(config, backends)
-        visibility = LandmarkVisibility(window=config.window, landmark=landmark, stride=stride)
-        for layer in self.gemma_layers():
-            if layer.kind == SLIDING:
-                layer.self_attn = LandmarkAttention(layer.self_attn, visibility, config.width)
+class LandmarkGemma(Gemma3):
+    """Gemma 3 with landmarks."""
 
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any], backends: BackendChoice | None = None) -> LandmarkGemma:
-        return cls(GemmaConfig.read(config), backends or BackendChoice(), config["landmark"], config["stride"])
+    config: LandmarkConfig
+    config_class = LandmarkConfig
+    layer_class: type[nn.Module] = LandmarkLayer

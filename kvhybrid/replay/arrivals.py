@@ -1,4 +1,4 @@
-"""When the requests of a trace are sent: one driver a class."""
+"""Arrival processes: when the requests of a trace are sent."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kvhybrid.replay.trace import TraceRequest
+from kvhybrid.settings.values import at_least
 
 
 class Arrival(NamedTuple):
@@ -23,21 +24,23 @@ class Arrivals(ABC):
 
     @abstractmethod
     def take(self, now: float, idle: bool) -> list[Arrival]:
-        """Who has come in at ``now``. When the scheduler is ``idle``, whoever comes next, if need be at a later
-        second, to which the clock then jumps; an empty list is the end."""
+        """The requests that have arrived by ``now`` and were not taken before. When the scheduler is ``idle``, the
+        next ones, even if they arrive later: the clock then jumps to that second. An empty list is the end."""
 
 
-@dataclass(kw_only=True)
-class Executor(ABC):
-    """Decides how a trace meets the scheduler. One of another package is chosen in YAML with ``_target_``."""
+class ArrivalProcess(ABC):
+    """Decides when the requests of a trace arrive.
+
+    Subclasses are dataclasses whose fields are the keys of ``conf/executor/<name>.yaml``.
+    """
 
     @abstractmethod
     def arrivals(self, requests: Sequence[TraceRequest]) -> Arrivals:
         """A fresh start of the trace."""
 
 
-@dataclass(kw_only=True)
-class OneByOne(Executor):
+@dataclass(frozen=True, kw_only=True)
+class OneByOne(ArrivalProcess):
     """Each request starts when the one before it has ended; the times of the trace do not count."""
 
     def arrivals(self, requests: Sequence[TraceRequest]) -> Arrivals:
@@ -53,16 +56,15 @@ class _Queue(Arrivals):
         return [] if following is None else [Arrival(now, following)]
 
 
-@dataclass(kw_only=True)
-class OpenLoop(Executor):
+@dataclass(frozen=True, kw_only=True)
+class OpenLoop(ArrivalProcess):
     """Requests come in at the times of the trace, whatever the backlog. ``time_scale`` stretches these times:
     0.5 is twice the load."""
 
     time_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.time_scale < 0:
-            raise ValueError(f"executor.time_scale must be 0 or more, found {self.time_scale}")
+        at_least("executor.time_scale", self.time_scale, 0)
 
     def arrivals(self, requests: Sequence[TraceRequest]) -> Arrivals:
         ordered = sorted(requests, key=lambda request: request.seconds)

@@ -1,0 +1,159 @@
+"""What a run and a replay have in common: the folder, the trackers, the status, the summary."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+from typing import Any, Generic, TypeVar
+
+from kvhybrid.errors import InputError, OutputError, described, nearest, one_line
+from kvhybrid.interruption import name_of, sigterm_raises
+from kvhybrid.report.history import History
+from kvhybrid.report.plot import plot_run
+from kvhybrid.report.progress import Progress
+from kvhybrid.report.summary import RunSummary
+from kvhybrid.report.table import print_run
+from kvhybrid.run_folder import SUMMARY, RunFolder
+from kvhybrid.sessions.invocation import Invocation
+from kvhybrid.sessions.provenance import provenance
+from kvhybrid.tracking.base import Tracker, Trackers
+
+Summary = TypeVar("Summary", bound=RunSummary)
+
+
+class Session(ABC, Generic[Summary]):
+    """One run, from the first file of its folder to the last.
+
+    The folder must be claimed and empty. Whatever ends the run, what was measured is kept there and marked: done,
+    interrupted, refused or failed.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        invocation: Invocation,
+        *,
+        name: str,
+        objective: str,
+        num_requests: int,
+        trackers: Mapping[str, Tracker],
+    ) -> None:
+        self.folder = folder
+        self.invocation = invocation
+        self.name = name
+        self.num_requests = num_requests
+        self.objective = objective
+        self.trackers = Trackers(trackers)
+        self.history = History()
+        self._unwritten: set[str] = set()
+
+    @abstractmethod
+    def work(self, progress: Progress) -> None:
+        """Do what is to be measured, to its end. Raises `InputError` where it turns out to be impossible."""
+
+    @abstractmethod
+    def summarize(self, **ending: Any) -> Summary:
+        """The figures so far. ``ending`` are the fields that `run` knows, from ``name`` to ``folder``."""
+
+    def report(self, summary: Summary) -> None:
+        """Print the figures."""
+        print_run(summary)
+
+    def backends(self) -> Mapping[str, Sequence[str]]:
+        """The kernels that run, by what they are for."""
+        return {}
+
+    def writes(self) -> Mapping[str, Callable[[], None]]:
+        """What else is to be written at the end, by the name of the file."""
+        return {}
+
+    def run(self) -> Summary:
+        """Work; then, or when interrupted by Ctrl-C or SIGTERM, write and print what was found.
+
+        A file that cannot be written is named on stderr, and makes a run that was done a failed one.
+
+        Raises:
+            InputError: ``objective`` is no figure of the summary. Nothing is written then.
+            OutputError: Not even the first file could be written.
+        """
+        self._require_objective()
+        self._open_folder()
+        began, status, reason = perf_counter(), "failed", None
+        with sigterm_raises():
+            try:
+                self.trackers.start(self.invocation.config, self.folder.path)
+                began = perf_counter()
+                with Progress(self.name, self.num_requests) as progress:
+                    self.work(progress)
+                status = "done"
+            except KeyboardInterrupt as interrupt:
+                status, reason = "interrupted", name_of(interrupt)
+            except BaseException as error:
+                refused = isinstance(error, InputError)
+                status, reason = ("refused", one_line(error)) if refused else ("failed", described(error))
+                raise
+            finally:
+                summary = self._close(status, reason, perf_counter() - began)
+        self.report(summary)
+        return summary
+
+    def _require_objective(self) -> None:
+        figures = self._summarize("done", None, 0.0).objectives()
+        if self.objective not in figures:
+            raise InputError(
+                f"objective={self.objective}: no such figure of the summary"
+                f"{nearest(self.objective, figures, 'objective=')}"
+            )
+
+    def _open_folder(self) -> None:
+        try:
+            self.folder.write_text("config.yaml", self.invocation.yaml())
+            self.folder.write_json("provenance.json", provenance(self.invocation, self.backends()))
+        except OSError as error:
+            self.folder.clear()
+            raise OutputError(f"{self.folder.path}: {error.strerror}") from error
+
+    def _close(self, status: str, reason: str | None, seconds: float) -> Summary:
+        summary = self._summarize(status, reason, seconds)
+        written = self._write_summary(summary)  # at once: what follows takes time, and may be cut short
+        for name, write in self.writes().items():
+            written &= self._write(name, write)
+        if self.history.points and status in ("done", "interrupted"):
+            written &= self._write("hits.png", lambda: self._plot(summary))
+        if status == "done" and not (written and self.trackers.all_written):
+            summary = self._summarize("failed", "not everything could be written", seconds)
+        self.trackers.finish(summary.figures())
+        self.folder.unfinished = not self._write_summary(summary)
+        return summary
+
+    def _summarize(self, status: str, reason: str | None, seconds: float) -> Summary:
+        return self.summarize(
+            name=self.name,
+            status=status,
+            reason=reason,
+            seconds=seconds,
+            folder=self.folder.path,
+            overrides=self.invocation.overrides,
+        )
+
+    def _write_summary(self, summary: Summary) -> bool:
+        content = summary.to_json(self.trackers.failures)
+        return self._write(SUMMARY, lambda: self.folder.write_json(SUMMARY, content))
+
+    def _plot(self, summary: Summary) -> None:
+        with self.folder.beside("hits.png") as partial:
+            plot_run(self.history, summary, partial)
+
+    def _write(self, name: str, write: Callable[[], None]) -> bool:
+        """Whether ``write`` went well. Says so, once, where it did not."""
+        try:
+            write()
+        except OSError as error:
+            if name not in self._unwritten:
+                self._unwritten.add(name)
+                reason = error.strerror or one_line(error)
+                print(f"kvhybrid {self.invocation.verb}: {self.folder.path / name}: {reason}", file=sys.stderr)
+            return False
+        return True

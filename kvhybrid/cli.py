@@ -17,7 +17,7 @@ from kvhybrid.streams import lasting_streams
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb: the module whose ``main(arguments) -> exit code`` does the work, and one line of help."""
+    """A verb: the module whose ``main(arguments) -> exit code`` implements it, and one line of help."""
 
     module: str
     summary: str
@@ -28,7 +28,7 @@ VERBS = {
     "replay": Verb("kvhybrid.commands.replay", "replay a request trace through the cache, without a model"),
     "run": Verb("kvhybrid.commands.run", "run a model on a workload and show the hit rates of every group"),
     "scenario": Verb("kvhybrid.commands.scenario", "play scenario files on the real cache manager"),
-    "specs": Verb("kvhybrid.commands.specs", "list the registered specs: what a layer can keep"),
+    "specs": Verb("kvhybrid.commands.specs", "list the registered specs, which say what a layer can keep"),
 }
 
 USAGE = "usage: kvhybrid VERB [arguments]"
@@ -37,15 +37,15 @@ USAGE = "usage: kvhybrid VERB [arguments]"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb.
 
-    Returns 0, 2 for a mistake of the user, 1 for what failed or could not be written, and for an interrupt 128 and
-    the number of its signal.
+    Returns 0, or 2 for invalid input, 1 for a failure or output that could not be written, and 128 plus the
+    signal's number for an interrupt.
     """
     accept_any_text()
     given = list(sys.argv[1:] if arguments is None else arguments)
     name, rest = (given[0], given[1:]) if given else ("--help", [])
     with lasting_streams() as lost:
         code = _run_verb(name, rest)
-    with suppress(OSError):  # stderr may be what is lost
+    with suppress(OSError):  # stderr itself may be lost
         for line in lost:
             print(f"kvhybrid {name}: {line}", file=sys.stderr)
     return code or int(bool(lost))
@@ -69,7 +69,7 @@ def _run_verb(name: str, arguments: list[str]) -> int:
 
 @contextmanager
 def _modules_here() -> Iterator[None]:
-    """Find modules in the current folder too, behind all others so that none of theirs is hidden."""
+    """Search modules in the current folder too, after all others so that none is shadowed."""
     here = os.getcwd()
     if here in sys.path:
         yield
@@ -98,7 +98,7 @@ def _dispatch(name: str, arguments: list[str]) -> int:
 
 
 def help_text() -> str:
-    """The verbs, one a line."""
+    """The verbs, one per line."""
     width = max(map(len, VERBS)) + 2
     lines = [f"  {name:<{width}}{verb.summary}" for name, verb in VERBS.items()]
     return "\n".join(
@@ -113,6 +113,6 @@ def help_text() -> str:
             "options:",
             "  --version   print the version",
             "",
-            "kvhybrid VERB --help tells what a verb takes.",
+            "kvhybrid VERB --help shows the arguments of a verb.",
         ]
     )

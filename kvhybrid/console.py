@@ -1,4 +1,4 @@
-"""Text for people: any character on any terminal, pipe or file, and nothing read as markup."""
+"""Console output of arbitrary text, for any encoding and without interpreting markup."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PLAIN = "kvhybrid.plain"
-"""The error handler that writes a character which an encoding lacks with plain ones: ``…`` as ``...``."""
+"""Name of the error handler that replaces characters missing in an encoding, e.g. ``…`` by ``...``."""
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
@@ -26,13 +26,13 @@ codecs.register_error(PLAIN, _plain)
 
 
 def accept_any_text() -> None:
-    """Let stdout take every character, whatever its encoding. Python lets stderr do so anyway."""
+    """Let stdout accept every character in any encoding, as Python's stderr does by default."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors=PLAIN)
 
 
 def console(file: IO[str] | None = None, width: int | None = None) -> Console:
-    """A rich console on ``file``, by default stdout, that shows texts as they are."""
+    """A rich console on ``file``, by default stdout, that prints text unchanged."""
     from rich.console import Console
 
     accept_any_text()

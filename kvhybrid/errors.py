@@ -1,4 +1,4 @@
-"""The errors that the command line turns into a line and an exit code."""
+"""Errors that the command line reports in one line and an exit code."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """A mistake in what the user gave: a config, a file, an argument. Exit code 2.
+    """Invalid input from the user: a config, a file, an argument. Exit code 2.
 
-    Its message is one or two lines that name the place, what was found and what is accepted.
+    The message is one or two lines with the location, what was found and what is accepted.
     """
 
 
 class OutputError(RuntimeError):
-    """A result that could not be written, such as on a full disk. Exit code 1."""
+    """A result that could not be written, e.g. because the disk is full. Exit code 1."""
 
 
 def nearest(found: str, accepted: Iterable[str], prefix: str = "") -> str:
@@ -29,23 +29,23 @@ def nearest(found: str, accepted: Iterable[str], prefix: str = "") -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """The message of ``error`` on one line; without one, the name of its class."""
+    """The message of ``error`` on one line, or the name of its class if it has no message."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def described(error: BaseException) -> str:
     """An unexpected error on one line: its class and its message."""
-    said = " ".join(str(error).split())
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def wants_traceback() -> bool:
-    """Whether the environment asks for tracebacks of mistakes too, as Hydra spells it."""
+    """Whether HYDRA_FULL_ERROR requests tracebacks of user errors too."""
     return os.environ.get("HYDRA_FULL_ERROR") == "1"
 
 
 def print_error(verb: str, error: Exception, with_traceback: bool) -> None:
-    """Say on stderr what was wrong, on its last line."""
+    """Print ``error`` on the last line of stderr."""
     if with_traceback:
         traceback.print_exception(error)
     print(f"kvhybrid {verb}: {error}", file=sys.stderr)

@@ -1,6 +1,7 @@
-"""Files: those that a user names, which are regular ones or links to them, and new ones that appear whole.
+"""Reading files that a user names, and writing files atomically.
 
-Opening a FIFO waits for its other end, a device may never end, and renaming a new file onto either replaces it.
+Only regular files and links to them are accepted: opening a FIFO waits for its other end, a device may never end,
+and renaming a new file onto either would replace it.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Any, BinaryIO
 from kvhybrid.errors import InputError
 
 MOST_BYTES = 1 << 30
-"""Of a file that is read as a whole."""
+"""Size limit of a file that is read as a whole."""
 MOST_LINE_BYTES = 1 << 28
-"""Of a line, where a file is read line by line: a recorded run of a day is one."""
+"""Size limit of a line of a file that is read line by line; a recording of a whole day is one line."""
 
 KINDS = {
     stat.S_IFDIR: "a folder",
@@ -28,16 +29,16 @@ KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-"""What is no regular file, by the type in its mode."""
+"""Names of file types other than regular files, by the type in the mode."""
 
 
 class UnreadableError(ValueError):
-    """A file that cannot be read, or a text that cannot be parsed; the message is the reason, in a few words."""
+    """A file that cannot be read, or text that cannot be parsed; the message is the reason in a few words."""
 
 
 @contextmanager
 def _opened(path: Path | str) -> Iterator[BinaryIO]:
-    """A regular file, open to read. Raises `UnreadableError`, also for what fails while it is read."""
+    """Open a regular file for reading. Raises `UnreadableError`, also for errors while it is read."""
     try:
         if kind := _kind(path):
             raise UnreadableError(f"it is {kind}")
@@ -48,7 +49,7 @@ def _opened(path: Path | str) -> Iterator[BinaryIO]:
 
 
 def _kind(path: Path | str) -> str | None:
-    """What ``path`` is in place of a regular file. Raises OSError where there is nothing."""
+    """The type of ``path`` if it is not a regular file, else None. Raises OSError if it does not exist."""
     try:
         return KINDS.get(stat.S_IFMT(os.stat(path).st_mode))
     except ValueError as error:  # a NUL in the name
@@ -74,7 +75,8 @@ def read_text(path: Path | str) -> str:
 
 
 def read_lines(path: Path | str) -> Iterator[tuple[int, str]]:
-    """Number from 1 and text of every line that is not blank, as `read_text` reads. Raises `UnreadableError`."""
+    """Yield number, from 1, and text of every line that is not blank, like `read_text`. Raises
+    `UnreadableError`."""
     with _opened(path) as file:
         number = 0
         while line := file.readline(MOST_LINE_BYTES + 1):
@@ -90,7 +92,7 @@ def read_lines(path: Path | str) -> Iterator[tuple[int, str]]:
 
 
 def parse_json(text: str) -> Any:
-    """What ``text`` says. Raises `UnreadableError`, also for nesting and numbers that Python does not take."""
+    """Parse JSON. Raises `UnreadableError`, also for nesting and numbers beyond Python's limits."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -100,9 +102,9 @@ def parse_json(text: str) -> Any:
 
 
 def output_file(key: str, path: Path | str) -> Path:
-    """The regular file that ``path`` names, there or new, behind all links.
+    """Resolve ``path`` to an existing or new regular file, following links.
 
-    Raises `InputError`, which names ``key``, for anything else and where its folder is missing.
+    Raises `InputError`, with ``key`` in the message, for other file types and if the folder does not exist.
     """
     try:
         kind = _kind(path)
@@ -119,13 +121,13 @@ def output_file(key: str, path: Path | str) -> Path:
 
 
 def partial_name(place: Path) -> Path:
-    """Where a file is written until it is whole."""
+    """The temporary path that a file is written to until it is complete."""
     return place.with_name(f".{place.name}.partial")
 
 
 @contextmanager
 def beside(place: Path) -> Iterator[Path]:
-    """A path to write to; it becomes ``place`` if the block ends well and is removed if it does not."""
+    """A temporary path that is renamed to ``place`` if the block succeeds, and removed otherwise."""
     partial = partial_name(place)
     try:
         yield partial

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: both end a run in order, and an exit code tells them apart."""
+"""Ctrl-C and SIGTERM: both end a run gracefully, with different exit codes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from types import FrameType
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which a cluster sends when the time is up."""
+    """SIGTERM, which clusters send at the time limit."""
 
 
 NAMES: dict[str, type[KeyboardInterrupt]] = {"Ctrl-C": KeyboardInterrupt, "SIGTERM": Terminated}
-"""What summaries call them."""
+"""Names of the interrupts in summaries."""
 
 
 def name_of(interrupt: KeyboardInterrupt) -> str:
@@ -22,7 +22,7 @@ def name_of(interrupt: KeyboardInterrupt) -> str:
 
 
 def exit_code(interrupt: KeyboardInterrupt) -> int:
-    """128 and the number of the signal, as shells have it."""
+    """128 plus the number of the signal, as in shells."""
     return 128 + (signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT)
 
 
@@ -30,7 +30,7 @@ def exit_code(interrupt: KeyboardInterrupt) -> int:
 def sigterm_raises() -> Iterator[None]:
     """Let the first SIGTERM raise `Terminated`, and ignore later ones while the run ends.
 
-    A handler that is already installed, such as submitit's, stays. Outside the main thread, nothing is installed.
+    An existing handler, such as submitit's, is kept. Outside of the main thread, no handler is installed.
     """
     if threading.current_thread() is not threading.main_thread() or (
         signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL

@@ -1,6 +1,6 @@
-"""Plug-ins: every replaceable part is found the same way, by a registered name or as ``module:Class``.
+"""Plug-ins: every replaceable part is found in the same way, by a registered name or as ``module:Class``.
 
-This is the lowest floor: it imports nothing of kvhybrid but its error, so specs, managers and models may use it.
+This module imports nothing of kvhybrid except its error, so specs, managers and models can use it.
 ``docs/plug-ins.md`` lists the kinds of plug-ins and has an example of each.
 """
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 Class = TypeVar("Class", bound=type[Any])
 
 Choice: TypeAlias = str | Callable[..., Any]
-"""A plug-in that is made later: a registered name, ``module:Class``, or a callable that makes it, such as a
+"""A plug-in that is created later: a registered name, ``module:Class``, or a callable that creates it, such as a
 ``functools.partial`` of a class with parameters."""
 
 BUILT_IN = "built in"
@@ -30,16 +30,16 @@ log = logging.getLogger(__name__)
 
 
 class PluginError(InputError):
-    """A plug-in that is unknown, whose name is taken, or that cannot be loaded."""
+    """A plug-in that is unknown, cannot be loaded, or has a name that is taken."""
 
 
 class UnknownPluginError(PluginError):
-    """A name that no plug-in is registered under; the message lists the known ones."""
+    """An unregistered name; the message lists the registered ones."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered name, the class behind it as ``module:Class``, and where it comes from."""
+    """A registered name, its class as ``module:Class``, and its origin."""
 
     name: str
     target: str
@@ -51,12 +51,12 @@ class Registry(Generic[T]):
     """The plug-ins of one kind, by name.
 
     A name is built in, registered with the decorator `register`, or the entry point of another distribution. A
-    class is imported when it is first asked for. An entry point that cannot be loaded, or that claims a name which
-    is taken, is a warning in listings and an error where its name is asked for.
+    class is imported on first use. An entry point that cannot be loaded or has a name that is taken is a warning
+    in listings, and an error if its name is looked up.
     """
 
     def __init__(self, noun: str, group: str, base: str, built_in: Mapping[str, str]) -> None:
-        """``noun`` is what messages call the kind, ``group`` its group of entry points, ``base`` the class that
+        """``noun`` is the name of this kind in messages, ``group`` its entry-point group, ``base`` the class that
         all plug-ins derive from. ``base`` and the values of ``built_in`` are ``module:Class``."""
         self.noun = noun
         self.group = group
@@ -86,7 +86,7 @@ class Registry(Generic[T]):
         return tuple(entry.name for entry in self.entries())
 
     def entries(self) -> tuple[Entry, ...]:
-        """All registered names with where they come from, sorted by name. Nothing is imported."""
+        """All entries, sorted by name. Nothing is imported."""
         found = dict(self._entries)
         for entry in self._plugged_in:
             taken = found.setdefault(entry.name, entry)
@@ -100,21 +100,21 @@ class Registry(Generic[T]):
         return name in self._entries or any(entry.name == name for entry in self._plugged_in)
 
     def get(self, name: str) -> type[T]:
-        """The class registered as ``name``. Imports nothing but registered classes, so ``name`` may come from a
-        data file.
+        """The class registered as ``name``. Imports only registered classes, so ``name`` may come from a data
+        file.
 
         Raises:
-            PluginError: There is none, or it cannot be loaded.
+            PluginError: The name is unknown, or the class cannot be loaded.
         """
         if name not in self._classes:
             self._classes[name] = self._load(self._entry(name))
         return self._classes[name]
 
     def find(self, choice: str | type[Any]) -> type[T]:
-        """The class that a user chose: by a registered name, as ``module:Class``, or the class itself.
+        """The class that a user chose: by a registered name, as ``module:Class``, or as the class itself.
 
         Raises:
-            PluginError: There is none, it cannot be loaded, or it is no plug-in of this kind.
+            PluginError: It is unknown, cannot be loaded, or is not a plug-in of this kind.
         """
         if isinstance(choice, type):
             self._checked(self.noun, choice)
@@ -126,12 +126,12 @@ class Registry(Generic[T]):
         return self.get(choice)
 
     def maker(self, choice: Choice, **parameters: Any) -> Callable[..., T]:
-        """What makes the plug-in that ``choice`` is, with ``parameters`` of its own."""
+        """A callable that creates the plug-in ``choice`` with ``parameters``."""
         make = self.find(choice) if isinstance(choice, str) else choice
         return partial(make, **parameters) if parameters else make
 
     def load_all(self) -> dict[str, type[T]]:
-        """Every class that can be loaded, by name; the others are logged as warnings, once."""
+        """Every class that can be loaded, by name; for the others, a warning is logged once."""
         found: dict[str, type[T]] = {}
         for entry in self.entries():
             try:
@@ -141,10 +141,10 @@ class Registry(Generic[T]):
         return found
 
     def name_of(self, cls: type[Any]) -> str:
-        """The name that ``cls``, or else the nearest of its base classes, is registered under.
+        """The registered name of ``cls`` or its nearest registered base class.
 
         Raises:
-            PluginError: None of them is.
+            PluginError: Neither is registered.
         """
         target = path_of(cls)
         for entry in self._entries.values():
@@ -178,23 +178,23 @@ class Registry(Generic[T]):
         return UnknownPluginError(f"unknown {self.noun} {name!r}; accepted: {accepted or 'nothing'}")
 
     def _load(self, entry: Entry) -> type[T]:
-        said = f"{self.noun} {entry.name!r}"
+        described = f"{self.noun} {entry.name!r}"
         if entry.target != entry.name:
-            said += f" ({entry.target}, {entry.origin})"
+            described += f" ({entry.target}, {entry.origin})"
         try:
             found: Any = resolve(entry.target)
         except Exception as error:
             reason = " ".join(str(error).split()) or type(error).__name__
-            raise PluginError(f"{said} cannot be loaded: {reason}") from error
-        self._checked(said, found)
+            raise PluginError(f"{described} cannot be loaded: {reason}") from error
+        self._checked(described, found)
         cls: type[T] = found
         return cls
 
-    def _checked(self, said: str, found: Any) -> str:
-        """The path of ``found``, which must be a class of this kind."""
+    def _checked(self, described: str, found: Any) -> str:
+        """The ``module:Class`` of ``found``. Raises PluginError if it is not a class of this kind."""
         if not isinstance(found, type) or not issubclass(found, resolve(self.base)):
             shown = path_of(found) if isinstance(found, type) else f"{found!r}"
-            raise PluginError(f"{said} must be a subclass of {self.base}, found {shown}")
+            raise PluginError(f"{described} must be a subclass of {self.base}, found {shown}")
         return path_of(found)
 
     def _report(self, entry: Entry, problem: str) -> None:
@@ -204,7 +204,7 @@ class Registry(Generic[T]):
 
 
 def resolve(target: str) -> Any:
-    """What ``module:name`` names, imported now."""
+    """Import the object that ``module:name`` refers to."""
     module, _, attribute = target.partition(":")
     found: Any = import_module(module)
     for part in attribute.split("."):

@@ -1,6 +1,6 @@
-"""The folder of one run: who may fill it, and how the run in it ended.
+"""The folder of one run: exclusive access to it, and the outcome of the run in it.
 
-Every file is written beside its place and then renamed.
+Every file is written atomically.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from kvhybrid.files import beside
 
 SUMMARY = "summary.json"
 CLAIM = ".running"
-"""Locked by the process that fills the folder, for as long as it lives. Holds the overrides of the run."""
+"""Lock file, locked by the process that writes to the folder while it lives. Contains the overrides of the run."""
 OWN_FILES = ("config.yaml", "provenance.json", SUMMARY, "outputs.jsonl", "hits.png", "wandb")
-"""What a run writes into its folder, beside the file that a tracker names."""
+"""Files that a run writes to its folder, in addition to those of trackers."""
 
 
 class FolderTakenError(InputError):
-    """The folder belongs to another run, which must be left as it is."""
+    """The folder belongs to another run."""
 
 
 def finite(content: Any) -> Any:
-    """The same content, with None for numbers that JSON does not have: NaN and infinities."""
+    """The same content with NaN and infinities, which JSON lacks, replaced by None."""
     if isinstance(content, Mapping):
         return {key: finite(value) for key, value in content.items()}
     if isinstance(content, (list, tuple)):
@@ -39,30 +39,30 @@ def finite(content: Any) -> Any:
 
 
 class RunFolder:
-    """A folder that one run fills."""
+    """The output folder of one run."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.unfinished = False
-        """Whether the run could not write its summary. Its claim then stays."""
+        """Whether the summary could not be written. The lock file then stays."""
 
     @contextmanager
     def claimed(self, overrides: Sequence[str] = ()) -> Iterator[None]:
-        """Make the folder if need be, and keep every other process out of it.
+        """Create the folder if necessary, and lock it against other processes.
 
-        A folder that was made here and is still empty at the end is removed. The claim of a process that is killed
-        stays: `outcome` tells so.
+        If it was created here and is still empty at the end, it is removed. If the process is killed, its lock
+        file stays, which `outcome` reports.
 
         Raises:
-            FolderTakenError: Another process fills the folder.
-            OutputError: The folder cannot be made.
+            FolderTakenError: Another process is writing to the folder.
+            OutputError: The folder cannot be created.
         """
         ancestor = next(place for place in (self.path, *self.path.absolute().parents) if place.exists())
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             claim = self._claim()
         except OSError as error:
-            raise OutputError(f"the run folder {self.path} cannot be made: {error.strerror}") from error
+            raise OutputError(f"the run folder {self.path} cannot be created: {error.strerror}") from error
         try:
             with suppress(OSError):
                 os.write(claim, json.dumps(list(overrides)).encode())
@@ -74,19 +74,19 @@ class RunFolder:
             remove_empty(self.path, below=ancestor)
 
     def _claim(self) -> int:
-        """The claim of the folder, open and locked."""
+        """The descriptor of the lock file, locked."""
         while True:
             claim = os.open(self.path / CLAIM, os.O_RDWR | os.O_CREAT, 0o666)
             if not _lock(claim):
                 os.close(claim)
-                raise FolderTakenError(f"another process is filling the run folder {self.path}")
-            if os.fstat(claim).st_nlink:  # else the process that held it has removed it meanwhile
+                raise FolderTakenError(f"another process is writing to the run folder {self.path}")
+            if os.fstat(claim).st_nlink:  # else the process that held it has removed it in the meantime
                 os.ftruncate(claim, 0)
                 return claim
             os.close(claim)
 
     def require_empty(self) -> None:
-        """Raise `FolderTakenError` where the folder holds something else than what Hydra writes before a run."""
+        """Raise `FolderTakenError` if the folder has other files than those that Hydra writes before a run."""
         if self._content():
             raise FolderTakenError(f"the run folder must be new or empty, found files in {self.path}")
 
@@ -95,9 +95,9 @@ class RunFolder:
         return [place for place in found if place.name != CLAIM and not _is_hydras(place)]
 
     def outcome(self) -> dict[str, Any] | None:
-        """What ``summary.json`` says, or, of a run that has written none, its ``status`` and ``reason``.
+        """The content of ``summary.json`` or, if the run has not written it, only ``status`` and ``reason``.
 
-        The status is then ``running``, or ``failed`` for one that was killed. None where no run has been.
+        The status is then ``running``, or ``failed`` if the run was killed. None if there was no run.
         """
         with suppress(FileNotFoundError, NotADirectoryError, ValueError):
             summary: dict[str, Any] = json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
@@ -109,12 +109,13 @@ class RunFolder:
         except FileNotFoundError:
             return None
         if taken:
-            return {"status": "running", "reason": "another process is filling the folder", "overrides": overrides}
+            reason = "another process is writing to the folder"
+            return {"status": "running", "reason": reason, "overrides": overrides}
         reason = f"left no {SUMMARY}: it was killed, or its disk was full"
         return {"status": "failed", "reason": reason, "overrides": overrides}
 
     def clear(self) -> None:
-        """Remove what a run has left. Call it only while the folder is claimed."""
+        """Remove the files of a run. Call it only while the folder is claimed."""
         for place in self._content():
             if place.is_dir() and not place.is_symlink():
                 shutil.rmtree(place)
@@ -122,13 +123,13 @@ class RunFolder:
                 place.unlink()
 
     def refuse_own(self, key: str, path: str) -> None:
-        """Raise `InputError` where ``path`` is one of the files that the run writes here."""
+        """Raise `InputError` if ``path`` is one of the files that the run writes to this folder."""
         place = Path(path).resolve()
         if place.parent == self.path.resolve() and place.name in OWN_FILES:
             raise InputError(f"{key}: the run itself writes {place.name} into its folder; accepted: another name")
 
     def beside(self, name: str) -> AbstractContextManager[Path]:
-        """A path to write to; it becomes ``name`` if the block ends well and is removed if it does not."""
+        """A temporary path that is renamed to ``name`` if the block succeeds, and removed otherwise."""
         return beside(self.path / name)
 
     def write_text(self, name: str, text: str) -> None:
@@ -140,14 +141,15 @@ class RunFolder:
 
 
 def _is_hydras(place: Path) -> bool:
-    """Whether it is what ``hydra/job_logging`` or ``hydra.output_subdir`` asks for: a log file or a folder."""
+    """Whether it was written because of ``hydra/job_logging`` or ``hydra.output_subdir``: a log file or a
+    folder."""
     if place.is_dir():
         return {file.name for file in place.iterdir()} == {"config.yaml", "hydra.yaml", "overrides.yaml"}
     return place.is_file() and place.suffix == ".log"
 
 
 def remove_empty(folder: Path, *, below: Path) -> None:
-    """Remove ``folder`` and its parents up to ``below``, as far as they are empty."""
+    """Remove ``folder`` and its parents below ``below`` while they are empty."""
     folder, below = folder.absolute(), below.absolute()
     while folder != below and below in folder.parents and folder.is_dir():
         if any(folder.iterdir()):
@@ -175,7 +177,8 @@ else:
     import fcntl
 
     def _lock(claim: int) -> bool:
-        """Whether no other process holds the lock. Some network file systems have none."""
+        """Lock the file; returns False if another process holds the lock. Some network file systems have no
+        locks."""
         try:
             fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -185,7 +188,7 @@ else:
         return True
 
     def _is_locked(claim: int) -> bool:
-        """Whether another process holds the lock, or nobody can tell."""
+        """Whether another process holds the lock, or this cannot be determined."""
         try:
             fcntl.flock(claim, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:

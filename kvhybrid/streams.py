@@ -1,4 +1,4 @@
-"""Standard output and error that cannot end a run, be they closed, a broken pipe, or a file on a full disk."""
+"""Standard output and error whose failures (closed, broken pipe, full disk) do not end a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 
 class _Lasting(io.FileIO):
-    """Drops what it cannot write."""
+    """Drops data that cannot be written."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "wb", closefd=False)
@@ -22,16 +22,16 @@ class _Lasting(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno != errno.EPIPE:  # a reader that has gone has seen what it wanted
+            if error.errno != errno.EPIPE:  # not an error: the reader has read what it wanted
                 self.lost = error
             return len(data)
 
 
 @contextmanager
 def lasting_streams() -> Iterator[list[str]]:
-    """Standard output and error that take every write. At the end, the list has a line for each that lost some.
+    """Make standard output and error accept every write. At the end, the list has a line for each that lost data.
 
-    A stream that something else has put in place, such as a test's, is left alone.
+    A stream that was replaced, e.g. by a test, is not changed.
     """
     _occupy_closed_descriptors()
     before = sys.stdout, sys.stderr
@@ -54,7 +54,7 @@ def lasting_streams() -> Iterator[list[str]]:
 
 
 def _occupy_closed_descriptors() -> None:
-    """Otherwise the first file that a run opens would become the standard output of its children."""
+    """Otherwise the first file that a run opens would become the standard output of its child processes."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)

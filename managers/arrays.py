@@ -17,7 +17,7 @@ Entries: TypeAlias = range | IntArray
 
 def read_only(array: IntArray) -> IntArray:
     """``array``, which can no longer be written to."""
-    array.flags.writeable = False
+    array.setflags(False)
     return array
 
 

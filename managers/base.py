@@ -212,7 +212,7 @@ class SingleTypeKVCacheManager:
         table.resize(hit.shape[1])
         table.ids[:, : hit.shape[1]] = hit
         table.keyed = hit_tokens // self.block_size
-        self.pool.hold(hit)
+        self.pool.adopt(hit)
 
     def extend(
         self, table: BlockTable, rows: slice, growth: Growth, loaded: IntArray, fresh: IntArray, hit_tokens: int

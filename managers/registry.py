@@ -1,4 +1,4 @@
-"""Which manager serves the blocks of a spec."""
+"""The registry of managers by the spec that they serve."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ managers: Registry[SingleTypeKVCacheManager] = Registry(
         "sliding_window": "kvhybrid.managers.sliding_window:SlidingWindowManager",
     },
 )
-"""By the registered name of the spec that they serve."""
+"""Managers by the registered name of the spec that they serve."""
 
 
 def manager_of(spec: type[KVCacheSpec]) -> type[SingleTypeKVCacheManager]:
     """The class that manages the blocks of ``spec``.
 
-    It is the one that the spec names in its class variable ``manager``, else the one registered under the spec's
-    name, else the generic one. A spec that is not registered is served as its nearest registered base class.
+    This is the one in the spec's class variable ``manager``, else the one registered under the spec's name, else
+    the generic one. An unregistered spec is served like its nearest registered base class.
 
     Raises:
         PluginError: Neither the spec nor a base class is registered, or the manager cannot be loaded.

@@ -1,4 +1,4 @@
-"""Bamba: Mamba-2 layers with a few of full attention among them.
+"""Bamba: mostly Mamba-2 layers, with a few full-attention layers.
 
 Sources: Dao and Gu (arXiv:2405.21060) for Mamba-2, and the Hugging Face config of ibm-ai-platform/Bamba-9B.
 """
@@ -50,7 +50,7 @@ class BambaConfig(DecoderConfig):
 
 
 class BambaLayer(nn.Module):
-    """Attention or a Mamba-2 mixer, then a feed-forward."""
+    """Attention or a Mamba-2 mixer, then a feed-forward layer."""
 
     def __init__(self, config: BambaConfig, index: int, backends: BackendChoice) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Bamba(Decoder):
     layer_class = BambaLayer
 
     def arrange(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Puts each head's queries and keys in the order of `PartialRope`."""
+        """Reorders the rows of each head's queries and keys for `PartialRope`."""
         turned = (".self_attn.q_proj.", ".self_attn.k_proj.")
         return {
             name.replace("final_layernorm", "norm"): self.config.rope.reorder(weight)

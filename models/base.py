@@ -20,19 +20,19 @@ from kvhybrid.specs import KVCacheSpec
 
 @dataclass(frozen=True)
 class GroupBatch:
-    """Where one cache group keeps the batch's tokens."""
+    """Where one cache group stores the batch's tokens."""
 
     block_size: int
     block_table_SN: Tensor
-    """int64; row s lists the blocks of sequence s, 0 (the null block) where nothing is kept."""
+    """int64; row s lists the blocks of sequence s, with 0 (the null block) for blocks that are not kept."""
     slot_mapping_T: Tensor
-    """int64; block · block_size + offset of every token in the batch. Token groups write here. Empty for a group
-    of encoder tokens in a `ForwardBatch`, which only reads them."""
+    """int64; block · block_size + offset of every token in the batch: the slot that it is written to. Empty for a
+    group of encoder tokens in a `ForwardBatch`, which only reads them."""
 
 
 @dataclass(frozen=True)
 class ForwardBatch:
-    """One ragged batch: the new tokens of several sequences, end to end."""
+    """One ragged batch: the new tokens of several sequences, concatenated."""
 
     token_ids_T: Tensor
     positions_T: Tensor
@@ -41,9 +41,9 @@ class ForwardBatch:
     context_lens: tuple[int, ...]
     """Tokens of each sequence that were computed before this batch."""
     logit_rows: Tensor
-    """Rows of the T tokens whose logits are wanted."""
+    """Indices into the T tokens: those whose logits are computed."""
     group_of_layer: Mapping[str, GroupBatch]
-    """For every layer that has a spec, the group that its cache belongs to."""
+    """For every layer that has a spec, the cache group that it belongs to."""
     encoder_lens: tuple[int, ...] = ()
     """Encoder tokens of each sequence; empty for a model without an encoder."""
 
@@ -54,27 +54,28 @@ class ForwardBatch:
 
 @dataclass(frozen=True)
 class EncoderInput:
-    """What the encoder reads for one request, checked."""
+    """The validated encoder input of one request."""
 
     content: Tensor
     num_tokens: int
-    """Encoder tokens that the decoder reads."""
+    """Tokens that the encoder outputs for it."""
 
 
 @dataclass(frozen=True)
 class EncoderBatch:
-    """The inputs of the sequences whose encoder tokens are not in the cache yet."""
+    """Encoder inputs of the sequences whose encoder tokens are not in the cache yet."""
 
     inputs: tuple[EncoderInput, ...]
     group_of_layer: Mapping[str, GroupBatch]
-    """For every layer that reads the encoder, its group. Tokens are those of the encoder, end to end."""
+    """The group of every layer that reads the encoder. Its slot mapping covers the concatenated encoder tokens."""
 
 
 @dataclass(frozen=True)
 class BackendChoice:
-    """Which kernel backends a model's layers run on, by the names they are registered under.
+    """Registered names of the kernel backends that a model's layers run on.
 
-    ``auto`` takes, layer by layer, the fastest that is installed and fits; see `kvhybrid.models.backends.auto`.
+    ``auto`` picks, per layer, the fastest backend that is installed and supports it; see
+    `kvhybrid.models.backends.auto`.
     """
 
     attention: str = "torch"
@@ -84,45 +85,45 @@ class BackendChoice:
 
 
 LayerCache = dict[str, Tensor]
-"""A layer's part of the byte pool: one tensor per page part, by name, each ``[P, *part.shape]``."""
+"""A layer's views of the byte pool: one tensor per page part, by name, each ``[P, *part.shape]``."""
 
 
 class HybridModel(nn.Module):
-    """A model whose layers keep different things.
+    """A model whose layers may have different kinds of cache.
 
-    A family is one file: config to per-layer specs, the weights' names, and the forward pass.
+    A family is one file: its config, its per-layer specs, the names of its weights, and its forward pass.
     """
 
     vocab_size: int
     max_model_len: int
     learned_positions: bool = False
-    """Positions are looked up in a table of `max_model_len` rows, so that nothing can be longer."""
+    """Positions have a learned embedding of `max_model_len` rows, which is a hard limit on the length."""
     max_encoder_tokens: int = 0
-    """Most encoder tokens of a request; 0 for a model without an encoder."""
+    """Maximum number of encoder tokens of a request; 0 for a model without an encoder."""
     page_multiple: int = 1
-    """Tokens: the block size of every attention layer must be a multiple; its backend needs that."""
+    """The block size of every attention layer must be a multiple of this many tokens, for its backend."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], backends: BackendChoice | None = None) -> HybridModel:
-        """Build the model, its weights not yet filled, from the dict of a Hugging Face ``config.json``.
+        """Build the model, with uninitialized weights, from the dict of a Hugging Face ``config.json``.
 
-        A backend that cannot do what a layer needs raises ValueError with both names.
+        Raises ValueError if a backend cannot do what a layer needs; the message names both.
         """
         raise NotImplementedError
 
     def map_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The weights of a checkpoint under the names of this model's parameters, and in their layout.
+        """Convert the weights of a checkpoint to the names and layout of this model's parameters.
 
-        Loading refuses what is missing, left over or of another shape.
+        Loading then refuses weights that are missing, unexpected or of the wrong shape.
         """
         raise NotImplementedError
 
     def layer_specs(self, block_size: int, dtype: torch.dtype) -> dict[str, KVCacheSpec]:
-        """What every layer keeps. A layer that reuses another's cache is not listed."""
+        """The spec of every layer that has a cache. Layers that read another layer's cache are not listed."""
         raise NotImplementedError
 
     def bind_cache(self, caches: Mapping[str, LayerCache]) -> None:
-        """Take the layers' views of the byte pool; they stay the same for the model's life."""
+        """Give each layer its views of the byte pool. They never change afterwards."""
         raise NotImplementedError
 
     def forward(self, batch: ForwardBatch) -> Tensor:
@@ -130,12 +131,15 @@ class HybridModel(nn.Module):
         raise NotImplementedError
 
     def read_encoder_input(self, found: Any) -> EncoderInput:
-        """Check what the encoder is to read for one request. ValueError says what was found and is accepted."""
+        """Validate the encoder input of one request.
+
+        Raises ValueError with what was found and what is accepted.
+        """
         raise NotImplementedError
 
     def encode(self, batch: EncoderBatch) -> None:
-        """Run the encoder and write what the decoder's layers read of it into the cache.
+        """Run the encoder and write the keys and values for the decoder's layers into the cache.
 
-        A sequence's decoder tokens come in a `ForwardBatch` only after that.
+        Called before the first `ForwardBatch` that contains the sequence.
         """
         raise NotImplementedError

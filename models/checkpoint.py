@@ -1,4 +1,4 @@
-"""Hugging Face checkpoint folders: config.json and safetensors. Nothing is ever unpickled."""
+"""Hugging Face checkpoint folders: config.json and safetensors. Pickle files are never loaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INDEX = "model.safetensors.index.json"
 
 
 class CheckpointError(ValueError):
-    """A checkpoint folder or its weights do not fit. The message names the file or the weights."""
+    """A checkpoint that cannot be read or does not match the model. The message names the file or the weights."""
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_vocab_size(folder: Path) -> Any:
-    """``vocab_size`` as ``config.json`` has it, of the text model if there are others; None if it has none."""
+    """``vocab_size`` in ``config.json``, from ``text_config`` if there is one; None if it is missing."""
     config = read_config(folder)
     try:
         return (section(config, "text_config") or config).get("vocab_size")
@@ -35,8 +35,7 @@ def read_vocab_size(folder: Path) -> Any:
 
 
 def read_end_tokens(folder: Path) -> frozenset[int]:
-    """The tokens that end a text: those of ``generation_config.json`` or else of ``config.json``; none if neither
-    file names any."""
+    """End-of-text tokens, from ``generation_config.json`` or ``config.json``; empty if neither has any."""
     generation = folder / "generation_config.json"
     for path in (generation, folder / CONFIG):
         if path.is_file():
@@ -49,9 +48,9 @@ def read_end_tokens(folder: Path) -> frozenset[int]:
 
 
 def end_tokens(found: Any, where: str = "") -> frozenset[int]:
-    """The tokens of an ``eos_token_id``: a token id, a list of them, or None.
+    """The tokens in an ``eos_token_id``, which is a token id, a list of them, or None.
 
-    Raises ValueError for anything else; the message begins with ``where``.
+    Raises ValueError for anything else; the message starts with ``where``.
     """
     ids = [] if found is None else list(found) if isinstance(found, (list, tuple, set, frozenset)) else [found]
     if any(isinstance(token, bool) or not isinstance(token, int) or token < 0 for token in ids):
@@ -60,7 +59,7 @@ def end_tokens(found: Any, where: str = "") -> frozenset[int]:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors of the folder by name, from one file or, without it, from the shards that the index lists."""
+    """All tensors in the folder by name, from a single file or else from the shards that the index lists."""
     if (folder / SINGLE).exists():
         files = [SINGLE]
     elif (folder / INDEX).exists():
@@ -97,7 +96,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: line {error.lineno}: not JSON: {error.msg}") from None
     except RecursionError:
         raise CheckpointError(f"{path}: not a config: it is nested too deeply") from None
-    except (OSError, ValueError) as error:  # a folder, other bytes than UTF-8, an integer of thousands of digits
+    except (OSError, ValueError) as error:  # e.g. a folder, invalid UTF-8, an integer of thousands of digits
         raise CheckpointError(f"{path}: cannot be read: {error}") from None
     if not isinstance(found, dict):
         raise CheckpointError(f"{path}: expected an object, found {type(found).__name__}")

@@ -1,4 +1,4 @@
-"""What a family reads of a Hugging Face ``config.json``: a dataclass whose fields are keys, checked when read.
+"""Typed reading of a Hugging Face ``config.json``: a dataclass whose fields are keys, validated when read.
 
 ::
 
@@ -9,7 +9,7 @@
 
     sizes = read_keys(Sizes, config)
 
-A field has the name of its key unless ``key`` says otherwise, and the default of a config that leaves the key out.
+A field reads the key of the same name unless ``key`` is given. Its default applies if the config lacks the key.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from kvhybrid.models.layers.activation import ACTIVATIONS
 T = TypeVar("T")
 
 MOST = 2**31 - 1
-"""The largest count of anything that a config may ask for."""
+"""The largest integer accepted in a config by default."""
 SHOWN = 60
-"""Characters of a refused value that a message repeats."""
+"""Maximum length of a refused value in a message, in characters."""
 
 KEY = "kvhybrid.key"
-"""Where a field's metadata has its `Key`, or the class of a `part`."""
+"""Key of a field's metadata for its `Key`, or for the class of a `part`."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """How one key is read."""
+    """How one key is read and validated."""
 
     accepted: str
-    """What values it may have, in words: "a number above 0"."""
+    """The accepted values for messages, e.g. "a number above 0"."""
     read: Callable[[Any], Any]
-    """A value of the config to that of the field. Raises ValueError, TypeError or OverflowError to refuse it."""
+    """Converts a config value to a field value. Raises ValueError, TypeError or OverflowError to refuse it."""
     default: Any
     name: str | None = None
-    """In the config; the field's own where not given."""
+    """The key's name in the config; by default that of the field."""
     nullable: bool = False
-    """Whether null is accepted, and means None."""
+    """Whether null is accepted; it is read as None."""
 
     def of(self, config: Mapping[str, Any], name: str, where: str) -> Any:
         name = self.name or name
@@ -62,15 +62,15 @@ class Key:
 
 
 def shown(value: Any) -> str:
-    """A value as JSON would have it, cut where it is long."""
+    """A value as JSON, truncated if it is long."""
     text = {"None": "null", "True": "true", "False": "false"}.get(repr(value), repr(value))
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def read_keys(kind: type[T], config: Mapping[str, Any], where: str = "", **given: Any) -> T:
-    """A ``kind`` from the keys of ``config``, except the fields that are ``given``.
+    """Build a ``kind`` from the keys of ``config``; fields in ``given`` are not read.
 
-    Raises ValueError with ``where`` and the key's name, what was found and what is accepted.
+    Raises ValueError; the message has ``where``, the key's name, what was found and what is accepted.
     """
     values = dict(given)
     for each in fields(kind):  # type: ignore[arg-type]
@@ -84,18 +84,18 @@ def read_keys(kind: type[T], config: Mapping[str, Any], where: str = "", **given
 
 
 def section(config: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    """A config within the config; None where there is none. ValueError for anything else."""
+    """A nested object of the config; None if missing or null. Raises ValueError for any other value."""
     found = config.get(name)
     if found is not None and not isinstance(found, Mapping):
         raise ValueError(f"{name} must be an object, found {shown(found)}")
     return found
 
 
-# ---- kinds of keys; they return dataclass fields, which type checkers take for their values
+# ---- kinds of keys. They return dataclass fields, typed Any so that type checkers accept them as defaults.
 
 
 def value(accepted: str, read: Callable[[Any], Any], default: Any = MISSING, *, key: str | None = None) -> Any:
-    """Whatever ``read`` makes of it; see `Key`."""
+    """A value converted by ``read``; see `Key`."""
     return field(default=default, metadata={KEY: Key(accepted, read, default, key)})
 
 
@@ -168,7 +168,7 @@ def activation(default: str, *, key: str | None = None) -> Any:
 
 
 def listed(one: Any, *, key: str | None = None) -> Any:
-    """A list of what ``one`` is a key for, or null; the field holds a tuple or None."""
+    """A list whose entries are read as ``one``, or null; the field holds a tuple or None."""
     entry: Key = one.metadata[KEY]
 
     def read(found: Any) -> tuple[Any, ...]:
@@ -180,7 +180,7 @@ def listed(one: Any, *, key: str | None = None) -> Any:
 
 
 def one_or_listed(one: Any) -> Any:
-    """What ``one`` is a key for, or a list of such values; the field holds a value or a tuple."""
+    """A value read as ``one``, or a list of such values; the field holds a value or a tuple."""
     key: Key = one.metadata[KEY]
 
     def read(found: Any) -> Any:
@@ -190,14 +190,14 @@ def one_or_listed(one: Any) -> Any:
 
 
 def optional(one: Any) -> Any:
-    """The same key, where null is accepted too and means None."""
+    """Like ``one``, but null is accepted too and is read as None."""
     key: Key = one.metadata[KEY]
     changed = replace(key, accepted=f"{key.accepted}, or null", nullable=True)
     return field(default=key.default, metadata={KEY: changed})
 
 
 def optional_or(word: str, one: Any) -> Any:
-    """The same key, where ``word`` is accepted too and means None, as does a config without the key."""
+    """Like ``one``, but ``word`` is accepted too; it is read as None, which is also the default."""
     key: Key = one.metadata[KEY]
 
     def read(found: Any) -> Any:
@@ -207,5 +207,5 @@ def optional_or(word: str, one: Any) -> Any:
 
 
 def part(kind: type[Any]) -> Any:
-    """Keys that lie beside the others in the config, as one object of ``kind``."""
+    """Several keys of the same config level, read into one object of ``kind``."""
     return field(metadata={KEY: kind})

@@ -1,6 +1,6 @@
-"""What the decoder families share: everything around their layers.
+"""The parts that all decoder families share: everything around their layers.
 
-A family is a config, a layer, and where its weights lie in a checkpoint; `Decoder` does the rest.
+A family defines its config, its layer and the mapping of its checkpoint's weights; `Decoder` does the rest.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from kvhybrid.models.layers.shared_attention import SharedAttention
 from kvhybrid.specs import KVCacheSpec
 
 PREFIXES = ("model.", "language_model.", "decoder.")
-"""What checkpoints put before the names of a text model's weights, one after another."""
+"""Prefixes of a text model's weight names in checkpoints; a name may have several."""
 
 
 class Decoder(HybridModel):
-    """Embedding, layers, a norm, and a head that may be the embedding.
+    """Embedding, layers, final norm, and an output head that may be tied to the embedding.
 
     A family sets the class variables. Its layers are called with hidden states ``x_TM``, the `Plans` of the batch,
     and the layer's `Rotation` or None; they return ``x_TM``.
@@ -35,11 +35,11 @@ class Decoder(HybridModel):
 
     config_class: ClassVar[type[DecoderConfig]]
     layer_class: ClassVar[type[nn.Module]]
-    """Made with the config, the layer's index and a `BackendChoice`."""
+    """Constructed with the config, the layer's index and a `BackendChoice`."""
     norm_class: ClassVar[type[nn.Module]] = RMSNorm
     embedding_class: ClassVar[type[nn.Embedding]] = nn.Embedding
     other_parts: ClassVar[tuple[str, ...]] = ()
-    """How the names of weights begin that a checkpoint has for other parts than the text model."""
+    """Prefixes of weights that belong to other parts of a multimodal checkpoint; these are dropped."""
 
     def __init__(self, config: DecoderConfig, backends: BackendChoice) -> None:
         super().__init__()
@@ -61,17 +61,17 @@ class Decoder(HybridModel):
         return cls(cls.config_class.read(config), backends or BackendChoice())
 
     def add_inputs(self) -> None:
-        """Make what the layers' input is computed with: the embedding, and what else a family needs."""
+        """Create the modules that compute the first layer's input: the embedding and any that a family adds."""
         self.embed_tokens = self.embedding_class(self.config.vocab_size, self.config.hidden_size)
 
     def _new_head(self) -> nn.Linear:
         return nn.Linear(self.config.hidden_size, self.config.vocab_size, bias=False)
 
     def map_weights(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Drops prefixes and other parts' weights, and leaves the rest to `arrange`.
+        """Strips prefixes, drops the weights of other parts, and passes the rest to `arrange`.
 
-        A model whose config ties its head gets one of its own if ``weights`` has one that differs from the
-        embedding.
+        If the config ties the head to the embedding but ``weights`` has a different head, the model gets a
+        separate head.
         """
         text = {_without_prefixes(name): weight for name, weight in weights.items()}
         ours = self.arrange({name: text[name] for name in text if not name.startswith(self.other_parts)})
@@ -83,7 +83,7 @@ class Decoder(HybridModel):
         return ours
 
     def arrange(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The text model's weights under the names of this family's modules, and in their layout."""
+        """Rename the text model's weights to this family's modules and convert their layout."""
         return weights
 
     def layer_specs(self, block_size: int, dtype: torch.dtype) -> dict[str, KVCacheSpec]:
@@ -98,24 +98,24 @@ class Decoder(HybridModel):
         return self.logits(self.norm(self.run_layers(x_TM, batch)))
 
     def embed(self, batch: ForwardBatch) -> Tensor:
-        """``x_TM``, the first layer's input."""
+        """The first layer's input, ``x_TM``."""
         x_TM: Tensor = self.embed_tokens(batch.token_ids_T)
         return x_TM
 
     def run_layers(self, x_TM: Tensor, batch: ForwardBatch) -> Tensor:
-        """``x_RM``: the last layer's output in the rows whose logits are wanted."""
+        """The last layer's output in the rows ``batch.logit_rows``, ``x_RM``."""
         plans = Plans(batch)
         for layer, rotation in zip(self.layers, self.rotations(batch, x_TM.dtype), strict=True):
             x_TM = layer(x_TM, plans, rotation)
         return x_TM[batch.logit_rows]
 
     def rotations(self, batch: ForwardBatch, dtype: torch.dtype) -> list[Rotation | None]:
-        """Layer by layer; equal ropes share one table."""
+        """The rotation tables of every layer; equal ropes share one table."""
         made = {rope: rope.rotation(batch.positions_T, dtype) for rope in {*self.ropes} if rope is not None}
         return [None if rope is None else made[rope] for rope in self.ropes]
 
     def logits(self, x_RM: Tensor) -> Tensor:
-        """``logits_RV`` of normed hidden states."""
+        """The logits of normalized hidden states, ``logits_RV``."""
         head = self.embed_tokens if self.lm_head is None else self.lm_head
         logits_RV = nn.functional.linear(x_RM, head.weight)
         cap = self.config.final_logit_softcapping

@@ -1,7 +1,4 @@
-"""The keys of a ``config.json`` that decoder families have in common.
-
-Fields of a config are keys of the same name, unless they say otherwise; see `kvhybrid.models.config`.
-"""
+"""The keys of a ``config.json`` that decoder families have in common; see `kvhybrid.models.config`."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ Self = TypeVar("Self", bound="DecoderConfig")
 
 
 class RotaryEmbedding(Protocol):
-    """What turns positions into the tables of a batch; `Rope` is one."""
+    """Computes the rotation tables of a batch from positions; `Rope` is one."""
 
     def rotation(self, positions_T: Tensor, dtype: torch.dtype) -> Rotation: ...
 
@@ -49,24 +46,24 @@ class DecoderConfig:
     """The keys that decoder configs have in common. A family adds its own and sets its defaults."""
 
     default_theta: ClassVar[float] = 10_000.0
-    """The base of the rope of a config that names none."""
+    """Base of the rope if the config has none."""
 
     vocab_size: int = count()
     hidden_size: int = count()
     num_hidden_layers: int = count()
     num_attention_heads: int = count()
     num_key_value_heads: int | None = optional(count(None))
-    """As many as query heads if None."""
+    """None: as many as query heads."""
     head_dim: int | None = optional(count(None))
-    """The share of a head in ``hidden_size`` if None."""
+    """None: ``hidden_size`` divided by the number of query heads."""
     max_position_embeddings: int = count()
     rms_norm_eps: float = number(1e-6)
     hidden_act: Activation = activation("silu")
     attention_bias: bool = flag()
     tie_word_embeddings: bool = flag()
-    """Whether the output head is the embedding."""
+    """Whether the output head shares the embedding's weights."""
     final_logit_softcapping: float | None = None
-    """Logits become ``cap · tanh(logit / cap)``. Not a key, unless a family makes it one."""
+    """Logits become ``cap · tanh(logit / cap)``. Read from the config only by families that have this key."""
     layer_types: tuple[str, ...] | None = listed(text())
     rope_theta: float | None = optional(number(None))
     rope_scaling: Mapping[str, Any] | None = mapping()
@@ -74,9 +71,9 @@ class DecoderConfig:
 
     @classmethod
     def read(cls: type[Self], config: Mapping[str, Any]) -> Self:
-        """From the dict of a ``config.json``. Raises ValueError with the key, what was found and what is accepted.
+        """Read the dict of a ``config.json``. Raises ValueError with the key, what was found and what is accepted.
 
-        Of a multimodal config, ``text_config`` is read, and from the top whether embeddings are tied.
+        From a multimodal config, ``text_config`` is read; only ``tie_word_embeddings`` comes from the top level.
         """
         inner = section(config, "text_config")
         if not inner:
@@ -85,13 +82,13 @@ class DecoderConfig:
         return read_keys(cls, inner, "text_config.", tie_word_embeddings=tied.tie_word_embeddings)
 
     def __post_init__(self) -> None:
-        """Raises ValueError for sizes that do not go together."""
+        """Raises ValueError for inconsistent sizes."""
         if self.num_hidden_layers > MOST_LAYERS:
             raise ValueError(f"num_hidden_layers must be at most {MOST_LAYERS}, found {self.num_hidden_layers}")
         heads, kv_heads = self.num_attention_heads, self.num_kv_heads
         if self.head_dim is None and self.hidden_size % heads:
             raise ValueError(
-                f"hidden_size must be a multiple of num_attention_heads = {heads} where head_dim is not given, "
+                f"hidden_size must be a multiple of num_attention_heads = {heads} if head_dim is not given, "
                 f"found {self.hidden_size}"
             )
         if heads % kv_heads:
@@ -114,7 +111,7 @@ class DecoderConfig:
 
     @property
     def rope_keys(self) -> dict[str, Any]:
-        """The dict that describes the rope; the older ``rope_theta`` is used if the dict names no base."""
+        """The rope's parameters; the older key ``rope_theta`` is used if they have no base."""
         found = {"rope_theta": self.rope_theta, **(self.rope_scaling or self.rope_parameters or {})}
         nested = next((key for key, value in found.items() if isinstance(value, Mapping)), None)
         if nested is not None:
@@ -123,16 +120,16 @@ class DecoderConfig:
 
     @property
     def rope_source(self) -> str:
-        """Where messages say that the rope's keys lie."""
+        """Location of the rope's keys, for messages."""
         return "rope_scaling." if self.rope_scaling else "rope_parameters."
 
     @property
     def ropes(self) -> Sequence[RotaryEmbedding | None]:
-        """Layer by layer; None for a layer that does not rotate."""
+        """The rope of every layer; None for a layer without rotation."""
         return [self.rope] * self.num_hidden_layers
 
     def layer_kinds(self, accepted: Sequence[str], default: Sequence[str]) -> tuple[str, ...]:
-        """``layer_types``, or ``default`` if the config has none. ValueError for a type that is not accepted."""
+        """``layer_types``, or ``default`` if the config has none. Raises ValueError for other types."""
         kinds = self.layer_types or tuple(default)
         if len(kinds) != self.num_hidden_layers or not {*kinds} <= {*accepted}:
             raise ValueError(
@@ -151,7 +148,7 @@ class DecoderConfig:
         sink_logits: bool = False,
         shared_cache: bool = False,
     ) -> AttentionNeed:
-        """What the attention of layer ``index`` asks of its backend; see `AttentionNeed`."""
+        """The requirements of layer ``index`` on its attention backend."""
         return AttentionNeed(
             layer=f"layers.{index}.self_attn",
             num_heads=self.num_attention_heads,
@@ -172,7 +169,7 @@ class _Tied:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowedConfig(DecoderConfig):
-    """For families whose layers have a window or see everything."""
+    """For families with window layers and full-attention layers."""
 
     sliding_window: int | None = optional(count(None))
 
@@ -183,31 +180,31 @@ class WindowedConfig(DecoderConfig):
 
     @property
     def full_period(self) -> int | None:
-        """Without ``layer_types``, one layer in this many is full; None if all are alike."""
+        """Without ``layer_types``, every N-th layer has full attention; None if all layers are alike."""
         return None
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """`SLIDING` or `FULL`, layer by layer."""
+        """`SLIDING` or `FULL` for every layer."""
         numbers, period = range(1, self.num_hidden_layers + 1), self.full_period
         alike = FULL if self.sliding_window is None else SLIDING
         default = [alike if period is None else SLIDING if number % period else FULL for number in numbers]
         return self.layer_kinds((SLIDING, FULL), default)
 
     def visibility(self, index: int) -> Visibility:
-        """What the attention of layer ``index`` sees."""
+        """The keys that queries of layer ``index`` attend to."""
         return Visibility(window=self.sliding_window if self.kinds[index] == SLIDING else None)
 
 
 def local_ropes(config: WindowedConfig, base: float | None) -> list[Rope]:
-    """Layer by layer, for families whose window layers have a rope of their own, as in Gemma 3.
+    """The rope of every layer, for families whose window layers have a separate rope, as in Gemma 3.
 
-    ``rope_parameters`` has a dict for each kind of layer. For bases that it leaves out, ``base`` is that of window
-    layers and the older ``rope_theta`` that of full layers. The older ``rope_scaling`` changes full layers only.
+    ``rope_parameters`` has a dict per layer type. If it has no base, that of window layers is ``base`` and that of
+    full layers is the older key ``rope_theta``. The older key ``rope_scaling`` applies to full layers only.
     """
     dicts = config.rope_parameters or {}
     local = {"rope_theta": base, **(section(dicts, SLIDING) or {})}
-    # As in transformers, the default type stands against the older "type", which only "rope_type" overrides.
+    # As in transformers, this default takes precedence over the older key "type" in rope_scaling.
     given = section(dicts, FULL) or {"rope_type": "default"}
     full = {"rope_theta": config.rope_theta, **given, **(config.rope_scaling or {})}
     source = "rope_scaling." if config.rope_scaling else f"rope_parameters.{FULL}."

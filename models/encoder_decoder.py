@@ -1,4 +1,4 @@
-"""What the encoder-decoder families share: an encoder, and decoder layers that read its output."""
+"""The parts that encoder-decoder families share: an encoder, and decoder layers that read its output."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from kvhybrid.models.layers.cross_attention import CrossAttention
 
 
 class EncoderDecoder(Decoder):
-    """A family sets what `Decoder` asks for, `max_encoder_tokens` and `encoder`, and checks an encoder's input."""
+    """A `Decoder` with an encoder. A family also sets `max_encoder_tokens` and `encoder`, and validates encoder
+    inputs."""
 
     encoder: nn.Module
-    """Called with one input's content; gives ``states_TM`` in the encoder's width."""
+    """Maps the content of one input to ``states_TM`` in the encoder's width."""
 
     @torch.no_grad()
     def encode(self, batch: EncoderBatch) -> None:
-        # One input at a time: they differ in length, and a step seldom admits many.
+        # One input at a time: their lengths differ, and a step rarely admits many.
         states_TM = torch.cat([self.encoder(given.content) for given in batch.inputs])
         for layer in self.modules():
             if isinstance(layer, CrossAttention):
@@ -29,7 +30,7 @@ class EncoderDecoder(Decoder):
 
 
 def token_input(found: Any, vocab_size: int) -> EncoderInput:
-    """An encoder input that is a list of token ids below ``vocab_size``. ValueError for anything else."""
+    """An encoder input from a list of token ids below ``vocab_size``. Raises ValueError for anything else."""
     accepted = f"a list of token ids in [0, {vocab_size})"
     if not isinstance(found, Sequence) or isinstance(found, str) or not len(found):
         what = "an empty list" if isinstance(found, Sequence) and not len(found) else type(found).__name__

@@ -1,4 +1,4 @@
-"""The model families, by the ``model_type`` of a Hugging Face config."""
+"""The registry of model families, by the ``model_type`` of a Hugging Face config."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ families: Registry[HybridModel] = Registry(
 LAYER_KINDS = frozenset(
     {"attention", "full_attention", "sliding_attention", "chunked_attention", "linear_attention", "mamba"}
 )
-"""What Hugging Face configs call the kinds of layers that some family here has."""
+"""Layer types in Hugging Face configs that at least one family supports."""
 
 
 def family_of(config: Mapping[str, Any]) -> type[HybridModel]:
     """The family that reads ``config``.
 
     Raises:
-        ValueError: The ``model_type`` is no string.
-        PluginError: The ``model_type`` is unknown; the text names the known ones, the layer types that no family
-            has, and what can be done.
+        ValueError: The ``model_type`` is not a string.
+        PluginError: The ``model_type`` is unknown; the message has the known ones, the unsupported layer types,
+            and what can be done.
     """
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
@@ -65,8 +65,8 @@ def _about_layers(config: Mapping[str, Any]) -> str:
     if not kinds:
         return ""
     if missing := sorted(kinds - LAYER_KINDS):
-        return f"kinds of its layers that no family here has: {', '.join(missing)}; "
-    return f"there are families with all its kinds of layers: {', '.join(sorted(kinds))}; "
+        return f"its layer types that no family supports: {', '.join(missing)}; "
+    return f"all its layer types are supported by families: {', '.join(sorted(kinds))}; "
 
 
 def _ways_out() -> str:

@@ -1,4 +1,4 @@
-"""Gemma 2 and Gemma 3 (text): layers with a window among layers that see everything.
+"""Gemma 2 and Gemma 3 (text): window layers and full-attention layers.
 
 Sources: Gemma 2 (arXiv:2408.00118), Gemma 3 (arXiv:2503.19786), and their Hugging Face configs.
 """
@@ -26,7 +26,7 @@ from kvhybrid.models.layers.scaled_embedding import ScaledEmbedding
 @dataclass(frozen=True, kw_only=True)
 class Gemma2Config(WindowedConfig):
     head_norms: ClassVar[bool] = False
-    """Whether queries and keys are normed."""
+    """Whether queries and keys are normalized."""
 
     vocab_size: int = count(256_000)
     hidden_size: int = count(2304)
@@ -47,7 +47,7 @@ class Gemma2Config(WindowedConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.use_bidirectional_attention:
-            raise ValueError("use_bidirectional_attention must be false, found true: it leaves no causal cache")
+            raise ValueError("use_bidirectional_attention must be false, found true: attention must be causal")
 
     @property
     def full_period(self) -> int:
@@ -64,7 +64,7 @@ class Gemma3Config(Gemma2Config):
     attn_logit_softcapping: float | None = optional(number(None))
     sliding_window_pattern: int | None = optional(count(None))
     saved_pattern: int | None = optional(count(None, key="_sliding_window_pattern"))
-    """The same, as transformers saves it."""
+    """The same setting under the name that transformers saves."""
     rope_local_base_freq: float | None = optional(number(None))
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class Gemma3Config(Gemma2Config):
 
 
 class GemmaLayer(nn.Module):
-    """Attention and feed-forward, each between two norms."""
+    """Attention and feed-forward layer, each between two norms."""
 
     def __init__(self, config: Gemma2Config, index: int, backends: BackendChoice) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Gemma 3n (text): windows among full layers, and last layers that read the cache of earlier ones.
+"""Gemma 3n (text): window and full-attention layers; the last layers read the cache of earlier ones.
 
 Sources: the Hugging Face configs of Gemma 3n E2B and E4B, AltUp (arXiv:2301.13310), LAuReL (arXiv:2411.07501).
 """
@@ -45,21 +45,21 @@ PARTS = {
     "per_layer_projection": "layer_input",
     "post_per_layer_input_norm": "layer_input",
 }
-"""Checkpoints keep these weights beside the layers, or beside the parts of a layer; here they lie in a part."""
+"""Weights that are one module level higher in checkpoints, and the submodule that has them here."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gemma3nConfig(WindowedConfig):
     vocab_size: int = count(262_400)
     vocab_size_per_layer_input: int = count(262_144)
-    """Tokens that have embeddings of their own for each layer."""
+    """Number of token ids with per-layer embeddings."""
     hidden_size: int = count(2048)
     hidden_size_per_layer_input: int = count(256)
     intermediate_size: int | tuple[int, ...] = one_or_listed(count(16_384))
     activation_sparsity_pattern: float | tuple[float, ...] | None = optional(
         one_or_listed(number(None, zero=True))
     )
-    """The share of a layer's gates that stays closed."""
+    """Share of a layer's gates that are set to zero, 0 to 1."""
     num_hidden_layers: int = count(35)
     num_kv_shared_layers: int = count(15, least=0)
     num_attention_heads: int = count(8)
@@ -73,7 +73,7 @@ class Gemma3nConfig(WindowedConfig):
     laurel_rank: int = count(64)
     altup_num_inputs: int = count(4, most=MOST_STREAMS)
     altup_active_idx: int = count(0, least=0)
-    """The stream that the layers compute."""
+    """Index of the stream that the layers compute."""
     altup_correct_scale: bool = flag(True)
     rope_local_base_freq: float | None = optional(number(None))
 
@@ -95,7 +95,7 @@ class Gemma3nConfig(WindowedConfig):
 
     @cached_property
     def inner(self) -> Sequence[int]:
-        """The feed-forward's width, layer by layer."""
+        """The width of every layer's feed-forward layer."""
         return self._per_layer("intermediate_size", self.intermediate_size)
 
     @cached_property
@@ -108,8 +108,10 @@ class Gemma3nConfig(WindowedConfig):
 
     @cached_property
     def sources(self) -> Sequence[int | None]:
-        """The layer whose cache a layer reads: for each of the shared ones, which come last, the last layer of its
-        kind before them. None for a layer with a cache of its own."""
+        """For every layer, the index of the layer whose cache it reads, or None if it has its own cache.
+
+        The last ``num_kv_shared_layers`` layers read the last layer of their type that has its own cache.
+        """
         own = self.num_hidden_layers - self.num_kv_shared_layers
         last = {kind: index for index, kind in enumerate(self.kinds[: max(own, 0)])}
         missing = sorted({*self.kinds} - {*last})
@@ -121,7 +123,7 @@ class Gemma3nConfig(WindowedConfig):
         return [None if index < own else last[kind] for index, kind in enumerate(self.kinds)]
 
     def _per_layer(self, key: str, found: T | tuple[T, ...]) -> Sequence[T]:
-        """A value for each layer, where the config may also give one for all."""
+        """One value per layer; the config may also give a single value for all."""
         if not isinstance(found, tuple):
             return [found] * self.num_hidden_layers
         if len(found) != self.num_hidden_layers:
@@ -132,7 +134,7 @@ class Gemma3nConfig(WindowedConfig):
 
 
 def _attention(config: Gemma3nConfig, index: int, backends: BackendChoice) -> Attention | SharedAttention:
-    """Attention with a cache, or over that of the layer's source."""
+    """Attention with its own cache, or over the cache of the layer's source."""
     width, backend, bias, eps = config.hidden_size, backends.attention, config.attention_bias, config.rms_norm_eps
     source, visibility = config.sources[index], config.visibility(index)
     need = config.attention_need(index, scale=1.0, visibility=visibility, shared_cache=source is not None)
@@ -145,7 +147,7 @@ def _attention(config: Gemma3nConfig, index: int, backends: BackendChoice) -> At
 
 
 class Gemma3nLayer(nn.Module):
-    """Attention and feed-forward on the active stream; the others follow."""
+    """Attention and feed-forward layer on the active stream; AltUp updates the others."""
 
     def __init__(self, config: Gemma3nConfig, index: int, backends: BackendChoice) -> None:
         super().__init__()
@@ -163,7 +165,7 @@ class Gemma3nLayer(nn.Module):
         self.layer_input = PerLayerInput(width, config.hidden_size_per_layer_input, act, eps)
 
     def fill(self, generator: torch.Generator) -> None:
-        """Scores are not scaled by the head's size, so an untrained layer's queries are smaller than others'."""
+        """Scores are not scaled by the head size, so queries of an untrained layer are initialized smaller."""
         if self.self_attn.q_norm is not None:
             for weight in self.self_attn.q_norm.parameters():
                 weight.fill_(4.0 * self.config.head_size**-0.5)
@@ -207,7 +209,7 @@ class Gemma3n(Decoder):
         self.streams = Streams(config.hidden_size, config.altup_num_inputs)
 
     def arrange(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Drops the keys and values that released checkpoints hold for layers which read another's."""
+        """Drops the key and value weights that released checkpoints have for layers without a cache."""
         unused = tuple(
             f"layers.{index}.self_attn.{part}"
             for index, source in enumerate(self.config.sources)
@@ -226,7 +228,7 @@ class Gemma3n(Decoder):
 
 
 def _placed(name: str) -> str:
-    """A checkpoint's name, with the part that the weight lies in here."""
+    """The name of a checkpoint's weight in this model's module tree."""
     words = name.split(".")
     at = 2 if words[0] == "layers" else 0
     part = PARTS.get(words[at]) if len(words) > at else None

@@ -1,4 +1,4 @@
-"""gpt-oss: layers with a window among layers that see everything, every head with a learned sink.
+"""gpt-oss: window and full-attention layers, with a learned sink logit per head.
 
 Sources: the gpt-oss model card (arXiv:2508.10925) and its Hugging Face config.
 """
@@ -23,7 +23,7 @@ from kvhybrid.models.layers.plans import Plans
 from kvhybrid.models.layers.rope import Rotation
 
 YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}
-"""The family's rope where the config says nothing."""
+"""The family's rope if the config has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +96,8 @@ class GptOss(Decoder):
     layer_class = GptOssLayer
 
     def arrange(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Turns the experts' matrices to the way of `nn.Linear`, all gates before all ups where checkpoints
-        alternate them."""
+        """Transposes the experts' matrices to the layout of `nn.Linear`, and moves all gate rows, which alternate
+        with the up rows in checkpoints, in front."""
         ours = {}
         for name, weight in weights.items():
             if ".mlp.experts." in name:

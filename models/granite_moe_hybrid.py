@@ -1,5 +1,5 @@
-"""Granite 4 hybrid: Mamba-2 layers with a few of full attention, each followed by a shared feed-forward layer
-and, where the config has any, experts.
+"""Granite 4 hybrid: Mamba-2 layers and a few full-attention layers, each followed by a shared feed-forward layer
+and, depending on the config, experts.
 
 Sources: the Hugging Face configs of ibm-granite/granite-4.0-h-tiny and its siblings.
 """
@@ -25,7 +25,7 @@ from kvhybrid.models.layers.plans import Plans
 from kvhybrid.models.layers.rope import Rotation
 
 MAMBA, ATTENTION = ("linear_attention", "mamba"), ("full_attention", "attention")
-"""Spellings of a layer's type; the second of each is that of older configs."""
+"""Spellings of the layer types; the second of each is used in older configs."""
 EXPERTS = {
     ".block_sparse_moe.router.layer.weight": ".experts.router.weight",
     ".block_sparse_moe.input_linear.weight": ".experts.gate_up_proj",
@@ -34,7 +34,7 @@ EXPERTS = {
     ".block_sparse_moe.experts.": ".experts.",
     ".shared_mlp.output_linear.": ".shared_mlp.down_proj.",
 }
-"""Parts of the weights' names in a checkpoint, or in a live model, and ours."""
+"""Parts of weight names in checkpoints or transformers models, and their names here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,21 +42,21 @@ class GraniteConfig(DecoderConfig):
     vocab_size: int = count(32_000)
     hidden_size: int = count(4096)
     intermediate_size: int = count(11_008)
-    """Of the experts."""
+    """Width of the experts."""
     shared_intermediate_size: int = count(1024)
     num_hidden_layers: int = count(32)
     num_attention_heads: int = count(32)
     max_position_embeddings: int = count(2048)
     num_local_experts: int | None = optional(count(8, least=0))
-    """0 or None: no layer has experts, only the shared feed-forward."""
+    """0 or None: layers have only the shared feed-forward layer, no experts."""
     num_experts_per_tok: int = count(2, least=0)
     embedding_multiplier: float = number(1.0)
     residual_multiplier: float = number(1.0)
-    """What every mixer and feed-forward adds is multiplied by it."""
+    """Factor on the output of every mixer and feed-forward layer."""
     attention_multiplier: float = number(1.0)
-    """What scores are multiplied by."""
+    """Factor on attention scores."""
     logits_scaling: float = number(1.0)
-    """What logits are divided by."""
+    """Divisor of the logits."""
     layers_block_type: tuple[str, ...] | None = listed(text())
     """The older key for ``layer_types``."""
     position_embedding_type: str | None = optional(text(None))
@@ -74,7 +74,7 @@ class GraniteConfig(DecoderConfig):
 
 
 class GraniteExperts(Experts):
-    """The weights are a softmax over the picked experts alone."""
+    """A mixture whose weights are a softmax over the picked experts only."""
 
     def route(self, x_TM: Tensor) -> tuple[Tensor, Tensor]:
         top = self.router(x_TM).float().topk(self.top_k, dim=-1)
@@ -82,7 +82,7 @@ class GraniteExperts(Experts):
 
 
 class GraniteLayer(nn.Module):
-    """Attention or a Mamba-2 mixer, then the shared feed-forward and the experts side by side."""
+    """Attention or a Mamba-2 mixer, then the shared feed-forward layer and the experts in parallel."""
 
     def __init__(self, config: GraniteConfig, index: int, backends: BackendChoice) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class GraniteMoeHybrid(Decoder):
         return super().logits(x_RM) / self.config.logits_scaling
 
     def arrange(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Takes the shared layer's first two matrices apart."""
+        """Splits the shared layer's fused gate and up projection."""
         ours: dict[str, Tensor] = {}
         for name, weight in weights.items():
             for theirs, here in EXPERTS.items():

@@ -1,4 +1,4 @@
-"""Random weights from a seed, for models without a checkpoint."""
+"""Seeded random weights for models without a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from torch import nn
 
 @runtime_checkable
 class Fillable(Protocol):
-    """A layer that fills its own parameters."""
+    """A layer that initializes its own parameters."""
 
     def fill(self, generator: torch.Generator) -> None: ...
 
 
 @torch.no_grad()
 def fill_randomly(model: nn.Module, seed: int) -> None:
-    """Fill every parameter: matrices keep the scale of their input, norms start at one.
+    """Initialize every parameter: matrices preserve the scale of their input, norms start at one.
 
-    Embeddings are small: a token whose embedding is also its output row would otherwise repeat itself.
+    Embeddings are small; otherwise a model with a tied head would repeat its last token.
     """
     generator = torch.Generator().manual_seed(seed)
-    # Children first: a layer with rules of its own overrides those of its parts.
+    # Children first, so that a layer's own `fill` overrides that of its submodules.
     for module in reversed(list(model.modules())):
         if isinstance(module, nn.Linear):
             module.weight.normal_(0.0, module.in_features**-0.5, generator=generator)

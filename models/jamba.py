@@ -1,4 +1,4 @@
-"""Jamba: Mamba-1 layers, one attention layer in every few, and mixtures of experts.
+"""Jamba: mostly Mamba-1 layers, with an attention layer at a fixed interval, and mixtures of experts.
 
 Sources: Jamba (arXiv:2403.19887) and its Hugging Face config.
 """
@@ -41,19 +41,19 @@ class JambaConfig(DecoderConfig):
 
     @property
     def ropes(self) -> Sequence[None]:
-        """Mamba layers know the order of tokens; attention needs no positions of its own."""
+        """Attention has no positional encoding: the Mamba layers already carry the order of tokens."""
         return [None] * self.num_hidden_layers
 
     def is_attention(self, index: int) -> bool:
         return index % self.attn_layer_period == self.attn_layer_offset
 
     def is_sparse(self, index: int) -> bool:
-        """Whether the layer's feed-forward is a mixture of experts."""
+        """Whether the layer has experts."""
         return self.num_experts > 1 and index % self.expert_layer_period == self.expert_layer_offset
 
 
 class JambaLayer(nn.Module):
-    """Attention without rotation, or a Mamba mixer; then a feed-forward, plain or of experts."""
+    """Attention without rotation, or a Mamba mixer; then a feed-forward layer or experts."""
 
     def __init__(self, config: JambaConfig, index: int, backends: BackendChoice) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Jamba(Decoder):
     layer_class = JambaLayer
 
     def arrange(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Joins experts that a checkpoint stores one by one."""
+        """Stacks the experts, which checkpoints store separately."""
         for index in range(self.config.num_hidden_layers):
             stack_experts(weights, f"layers.{index}.feed_forward.experts", self.config.num_experts)
         return {

@@ -1,4 +1,4 @@
-"""Llama 4 (text): layers that see their own chunk, among layers that see everything and do not rotate.
+"""Llama 4 (text): layers with chunked attention, and layers with full attention without rotation.
 
 Sources: the Hugging Face configs of Llama 4 Scout and Maverick, and scalable softmax (arXiv:2501.19399) for the
 queries of layers without rotation.
@@ -38,9 +38,9 @@ class Llama4Config(DecoderConfig):
     vocab_size: int = count(202_048)
     hidden_size: int = count(5120)
     intermediate_size: int = count(8192)
-    """Of the experts."""
+    """Width of the experts."""
     intermediate_size_mlp: int = count(16_384)
-    """Of the layers without experts."""
+    """Feed-forward width of the layers without experts."""
     num_hidden_layers: int = count(48)
     num_attention_heads: int = count(40)
     num_key_value_heads: int | None = optional(count(8))
@@ -50,19 +50,19 @@ class Llama4Config(DecoderConfig):
     num_local_experts: int = count(16)
     num_experts_per_tok: int = count(1)
     moe_layers: tuple[int, ...] | None = listed(count(least=0))
-    """The layers with experts."""
+    """Indices of the layers with experts."""
     interleave_moe_layer_step: int = count(1)
-    """Every how many layers one has experts, without ``moe_layers``."""
+    """Without ``moe_layers``, every N-th layer has experts."""
     no_rope_layers: tuple[int, ...] | None = listed(count(least=0, most=1))
-    """Against the name, layers with a 1 are those that rotate."""
+    """1 for layers with rotation, 0 for those without, contrary to what the name suggests."""
     no_rope_layer_interval: int = count(4)
-    """Every how many layers one does not rotate, without ``no_rope_layers``."""
+    """Without ``no_rope_layers``, every N-th layer has no rotation."""
     attention_chunk_size: int | None = optional(count(8192))
     use_qk_norm: bool = flag(True)
-    """Whether layers that rotate norm their queries and keys."""
+    """Whether layers with rotation normalize their queries and keys."""
     attn_temperature_tuning: bool = flag(True)
-    """Whether queries of the other layers grow with their position, so that a long context does not flatten
-    attention: by ``attn_scale`` times the logarithm of the number of ``floor_scale`` tokens before them."""
+    """Whether the other layers scale queries with the position, so that attention stays sharp in a long context.
+    The factor is ``1 + attn_scale · log(1 + floor((p + 1) / floor_scale))``."""
     floor_scale: float = number(8192)
     attn_scale: float = number(0.1, zero=True)
 
@@ -80,7 +80,7 @@ class Llama4Config(DecoderConfig):
     @cached_property
     def rope(self) -> RotaryEmbedding:
         rope = super().rope
-        # The family norms behind the rotation, which undoes YaRN's amplitude.
+        # The family normalizes after the rotation, which undoes YaRN's amplitude.
         return replace(rope, amplitude=1.0) if self.use_qk_norm and isinstance(rope, YarnRope) else rope
 
     @property
@@ -89,7 +89,7 @@ class Llama4Config(DecoderConfig):
 
     @cached_property
     def is_chunked(self) -> tuple[bool, ...]:
-        """Layer by layer; by default, chunks are where the layer rotates."""
+        """Whether each layer is chunked; by default, layers with rotation are."""
         chunk = self.attention_chunk_size
         default = [CHUNKED if rotates and chunk is not None else FULL for rotates in self.rotates]
         kinds = self.layer_kinds((CHUNKED, FULL), default)
@@ -107,14 +107,14 @@ class Llama4Config(DecoderConfig):
 
 
 class Llama4Layer(nn.Module):
-    """Attention, then a feed-forward, plain or of experts."""
+    """Attention, then a feed-forward layer or experts."""
 
     def __init__(self, config: Llama4Config, index: int, backends: BackendChoice) -> None:
         super().__init__()
         self.config = config
         width, eps, act = config.hidden_size, config.rms_norm_eps, config.hidden_act
         chunk = config.attention_chunk_size if config.is_chunked[index] else None
-        # The family norms behind the rotation; without a weight the order makes no difference.
+        # The family normalizes after the rotation; without a weight the order makes no difference.
         normed = config.use_qk_norm and config.rotates[index]
         self.self_attn = Attention(
             config.attention_need(index, visibility=Visibility(chunk=chunk)),
@@ -142,7 +142,7 @@ class Llama4Layer(nn.Module):
         return out_TM
 
     def query_growth(self, positions_T: Tensor) -> Tensor:
-        """What queries are multiplied by."""
+        """Factor on each token's queries, ``[T]``."""
         steps_T = ((positions_T.float() + 1.0) / self.config.floor_scale).floor()
         return torch.log1p(steps_T) * self.config.attn_scale + 1.0
 
@@ -156,8 +156,8 @@ class Llama4(Decoder):
     other_parts = ("vision_model.", "multi_modal_projector.")
 
     def arrange(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Turns the experts' matrices to the way of `nn.Linear`, and orders queries and keys as `rotate` pairs
-        them."""
+        """Transposes the experts' matrices to the layout of `nn.Linear`, and reorders queries and keys for
+        `rotate`."""
         ours = {}
         for name, weight in weights.items():
             if ".feed_forward.experts." in name:
@@ -169,9 +169,9 @@ class Llama4(Decoder):
 
 
 def _halves(weight: Tensor, head_size: int) -> Tensor:
-    """Checkpoints rotate neighbours ``(x[2i], x[2i + 1])`` of a head; `rotate` pairs ``(x[i], x[i + D/2])``.
+    """Checkpoints rotate the pairs ``(x[2i], x[2i + 1])`` of a head, `rotate` the pairs ``(x[i], x[i + D/2])``.
 
-    Queries and keys are ordered alike, so that their products stay the same.
+    Queries and keys are reordered in the same way, so their products stay the same.
     """
     neighbours = weight.reshape(-1, head_size // 2, 2, *weight.shape[1:])
     return neighbours.transpose(1, 2).reshape(weight.shape)

@@ -1,4 +1,4 @@
-"""Models from a checkpoint folder, from a live transformers model, or with random weights."""
+"""Load a model from a checkpoint folder or a transformers model object, or with random weights."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ NAMES_SHOWN = 10
 def load_model(
     path: str | Path, dtype: torch.dtype = torch.float32, *, backends: BackendChoice | None = None
 ) -> HybridModel:
-    """The model of a Hugging Face checkpoint folder, its weights as ``dtype``, on the CPU.
+    """Load a Hugging Face checkpoint folder, with weights of type ``dtype``, on the CPU.
 
-    Raises CheckpointError (a ValueError) for a config that no family can follow, and for files or weights that are
-    missing, unexpected or of another shape.
+    Raises CheckpointError (a ValueError) for an unsupported config, and for files or weights that are missing,
+    unexpected or of the wrong shape.
     """
     folder = Path(path)
     model = check_config(folder, backends)
@@ -31,9 +31,9 @@ def load_model(
 
 
 def check_config(folder: Path, backends: BackendChoice | None = None) -> HybridModel:
-    """The model of a checkpoint folder on the meta device, without weights.
+    """Build the model of a checkpoint folder on the meta device, without weights.
 
-    Raises CheckpointError, with the file, for a config that no family can follow.
+    Raises CheckpointError, with the file, for an unsupported config.
     """
     config = read_config(folder)
     try:
@@ -45,9 +45,9 @@ def check_config(folder: Path, backends: BackendChoice | None = None) -> HybridM
 def model_from_hf(
     model: Any, dtype: torch.dtype | None = None, *, backends: BackendChoice | None = None
 ) -> HybridModel:
-    """The model of a live transformers model object, on its device; it shares weights that need no change.
+    """Convert a transformers model object, on its device. Weights that need no conversion are shared.
 
-    ``dtype`` is the model's own where not given.
+    ``dtype`` is the model's own by default.
     """
     config = model.config.to_dict()
     return _filled(unfilled_model(config, backends), model.state_dict(), dtype or model.dtype)
@@ -60,14 +60,14 @@ def model_from_config(
     *,
     backends: BackendChoice | None = None,
 ) -> HybridModel:
-    """An untrained model of a Hugging Face config, its weights drawn from ``seed``."""
+    """Build an untrained model of a Hugging Face config, with random weights from ``seed``."""
     model = _from_config(config, backends)
     fill_randomly(model, seed)
     return _ready(model.to(dtype))
 
 
 def unfilled_model(config: Mapping[str, Any], backends: BackendChoice | None = None) -> HybridModel:
-    """The model of a config on the meta device, without weights. Raises ValueError for what is wrong with it."""
+    """Build the model of a config on the meta device, without weights. Raises ValueError for an invalid config."""
     with torch.device("meta"):  # no memory for weights that are replaced at once
         return _from_config(config, backends)
 
@@ -76,9 +76,9 @@ def _from_config(config: Mapping[str, Any], backends: BackendChoice | None) -> H
     family = family_of(config)
     try:
         return family.from_config(config, backends)
-    except (RuntimeError, MemoryError, OverflowError) as error:  # how torch refuses a shape
+    except (RuntimeError, MemoryError, OverflowError) as error:  # torch refuses a shape
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ValueError(f"no model can be made of the sizes in the config: {reason}") from error
+        raise ValueError(f"no model can be built with the sizes in the config: {reason}") from error
 
 
 def _filled(model: HybridModel, weights: Mapping[str, Tensor], dtype: torch.dtype) -> HybridModel:
@@ -93,7 +93,7 @@ def _ready(model: HybridModel) -> HybridModel:
 
 
 def _check(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
-    """Every weight once, in the right shape."""
+    """Refuse missing, unexpected and misshapen weights."""
     misshapen = [
         f"{name} {tuple(found[name].shape)} instead of {tuple(weight.shape)}"
         for name, weight in expected.items()

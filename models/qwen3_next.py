@@ -1,4 +1,4 @@
-"""Qwen3-Next: gated delta nets with a few layers of gated full attention among them, and mixtures of experts.
+"""Qwen3-Next: mostly gated delta nets, with a few layers of gated full attention, and mixtures of experts.
 
 Sources: Yang, Kautz and Hatamizadeh (arXiv:2412.06464) for the gated delta net, and the Hugging Face config of
 Qwen/Qwen3-Next-80B-A3B-Instruct.
@@ -33,7 +33,7 @@ class Qwen3NextConfig(DecoderConfig):
     vocab_size: int = count(151_936)
     hidden_size: int = count(2048)
     intermediate_size: int = count(5632)
-    """Of a feed-forward without experts."""
+    """Width of a feed-forward layer without experts."""
     moe_intermediate_size: int = count(512)
     shared_expert_intermediate_size: int = count(512)
     num_hidden_layers: int = count(48)
@@ -43,15 +43,15 @@ class Qwen3NextConfig(DecoderConfig):
     max_position_embeddings: int = count(32_768)
     partial_rotary_factor: float = number(0.25)
     full_attention_interval: int = count(4)
-    """Every how many layers one has attention, without ``layer_types``."""
+    """Without ``layer_types``, every N-th layer has attention."""
     num_experts: int = count(512, least=0)
     num_experts_per_tok: int = count(10)
     norm_topk_prob: bool = flag(True)
-    """Whether the shares of a token's experts add up to one."""
+    """Whether the weights of a token's experts are normalized to add up to one."""
     decoder_sparse_step: int = count(1)
-    """Every how many layers one has experts."""
+    """Every N-th layer has experts."""
     mlp_only_layers: tuple[int, ...] | None = listed(count(least=0))
-    """Layers without experts."""
+    """Indices of layers without experts, in addition."""
     delta: GatedDeltaSizes = part(GatedDeltaSizes)
 
     @property
@@ -82,7 +82,7 @@ class Qwen3NextConfig(DecoderConfig):
 
 
 class Qwen3NextLayer(nn.Module):
-    """Attention or a gated delta net, then a feed-forward, plain or of experts."""
+    """Attention or a gated delta net, then a feed-forward layer or experts."""
 
     def __init__(self, config: Qwen3NextConfig, index: int, backends: BackendChoice) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Qwen3NextLayer(nn.Module):
 
 
 class Qwen3Next(Decoder):
-    """Qwen3-Next, without its heads for predicting several tokens at once."""
+    """Qwen3-Next, without its multi-token prediction heads."""
 
     config: Qwen3NextConfig
     config_class = Qwen3NextConfig
@@ -137,8 +137,7 @@ class Qwen3Next(Decoder):
     other_parts = ("mtp.",)
 
     def arrange(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Stacks experts, and puts rows in the order of the layers: queries before gates, and pairs as
-        `PartialRope` turns them."""
+        """Stacks experts, and reorders rows: queries before gates, and heads for `PartialRope`."""
         for index in range(self.config.num_hidden_layers):
             stack_experts(weights, f"layers.{index}.mlp.experts", self.config.num_experts)
         ours: dict[str, Tensor] = {}
@@ -149,7 +148,7 @@ class Qwen3Next(Decoder):
 
 
 def _in_our_order(config: Qwen3NextConfig, name: str, weight: Tensor) -> dict[str, Tensor]:
-    """One weight under its name, its rows as our layer keeps them; two where queries and gates lie together."""
+    """One weight by name with its rows reordered; two if the checkpoint has queries and gates in one."""
     delta, rope, heads = config.delta, config.rope, config.num_attention_heads
     values = delta.num_heads // delta.num_key_heads
     if ".self_attn.q_proj." in name and len(weight) == 2 * heads * config.head_size:

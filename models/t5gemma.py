@@ -1,4 +1,4 @@
-"""T5Gemma: Gemma 2's layers as an encoder and a decoder; the decoder's also read what the encoder made.
+"""T5Gemma: Gemma 2's layers as an encoder and as a decoder with cross-attention.
 
 Source: Zhang et al., Encoder-Decoder Gemma (arXiv:2504.06225), and its Hugging Face config.
 """
@@ -29,7 +29,7 @@ from kvhybrid.models.layers.scaled_embedding import ScaledEmbedding
 
 @dataclass(frozen=True, kw_only=True)
 class T5GemmaConfig(Gemma2Config):
-    """The decoder's keys, which are Gemma 2's, and the encoder's."""
+    """The keys of the decoder, which are those of Gemma 2, and of the encoder."""
 
     encoder: Gemma2Config
 
@@ -47,7 +47,7 @@ class _Tied:
 
 
 class T5GemmaEncoderLayer(nn.Module):
-    """Attention to both sides and feed-forward, each between two norms."""
+    """Bidirectional attention and feed-forward layer, each between two norms."""
 
     def __init__(self, config: Gemma2Config, index: int) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class T5GemmaEncoderLayer(nn.Module):
 
 
 class T5GemmaEncoder(nn.Module):
-    """Embedding, layers and a norm over one whole input."""
+    """Embedding, layers and final norm, for one whole input."""
 
     def __init__(self, config: Gemma2Config) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class T5GemmaEncoder(nn.Module):
 
 
 class T5GemmaLayer(nn.Module):
-    """Attention to the text so far, to the encoder's, and feed-forward, each between two norms."""
+    """Self-attention, cross-attention and feed-forward layer, each between two norms."""
 
     def __init__(self, config: T5GemmaConfig, index: int, backends: BackendChoice) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class T5GemmaLayer(nn.Module):
 
 
 class T5Gemma(EncoderDecoder):
-    """T5Gemma for generation. Encoder and decoder may differ in size, and each has an embedding of its own."""
+    """T5Gemma for generation. Encoder and decoder may differ in size and have separate embeddings."""
 
     config: T5GemmaConfig
     config_class = T5GemmaConfig

@@ -1,4 +1,4 @@
-"""Whisper: a decoder of text over an encoder of sound.
+"""Whisper: an audio encoder and a text decoder.
 
 Source: Radford et al., Robust Speech Recognition via Large-Scale Weak Supervision (arXiv:2212.04356), and its
 Hugging Face config.
@@ -28,7 +28,7 @@ FRAMES_PER_TOKEN = 2
 """The second convolution's stride."""
 
 RENAMED = {".out_proj.": ".o_proj.", ".fc1.": ".mlp.fc1.", ".fc2.": ".mlp.fc2.", "proj_out.": "lm_head."}
-"""Parts of the weights' names in checkpoints, and ours."""
+"""Parts of weight names in checkpoints, and their names here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class WhisperConfig(DecoderConfig):
     encoder_attention_heads: int = count(6)
     encoder_ffn_dim: int = count(1536)
     max_source_positions: int = count(1500)
-    """Encoder tokens of every input: shorter sound is padded with silence before it comes here."""
+    """Encoder tokens of every input; the caller pads shorter audio with silence."""
     num_hidden_layers: int = count(4, key="decoder_layers")
     num_attention_heads: int = count(6, key="decoder_attention_heads")
     num_key_value_heads: None = None
@@ -50,7 +50,7 @@ class WhisperConfig(DecoderConfig):
     hidden_act: Activation = activation("gelu", key="activation_function")
     tie_word_embeddings: bool = flag(True)
     rms_norm_eps: float = 1e-5
-    """Of all norms. Not a key."""
+    """Epsilon of all norms. Not read from the config."""
 
     def __post_init__(self) -> None:
         for part in ("encoder", "decoder"):
@@ -63,7 +63,7 @@ class WhisperConfig(DecoderConfig):
 
     @property
     def ropes(self) -> list[None]:
-        """Positions are learned."""
+        """No rotation: positions are learned."""
         return [None] * self.num_hidden_layers
 
 
@@ -82,7 +82,7 @@ class FeedForward(nn.Module):
 
 
 class WhisperEncoderLayer(nn.Module):
-    """Attention to both sides and feed-forward, each behind a norm."""
+    """Bidirectional attention and feed-forward layer, each after a norm."""
 
     def __init__(self, config: WhisperConfig) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class WhisperEncoderLayer(nn.Module):
         x_TM = x_TM + self.self_attn(self.self_attn_layer_norm(x_TM))
         out_TM: Tensor = x_TM + self.mlp(self.final_layer_norm(x_TM))
         if out_TM.dtype == torch.float16:
-            # Some checkpoints overflow: as in transformers, a thousand below the largest finite number.
+            # Some checkpoints overflow: as in transformers, clamp to a thousand below the largest finite number.
             most = torch.finfo(out_TM.dtype).max - 1000
             out_TM = out_TM.clamp(-most, most)
         return out_TM
@@ -134,7 +134,7 @@ class WhisperEncoder(nn.Module):
 
 
 class WhisperLayer(nn.Module):
-    """Attention to the text so far, to the sound, and feed-forward, each behind a norm."""
+    """Self-attention, cross-attention and feed-forward layer, each after a norm."""
 
     def __init__(self, config: WhisperConfig, index: int, backends: BackendChoice) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class WhisperLayer(nn.Module):
 
 
 class Whisper(EncoderDecoder):
-    """Whisper for transcription. Which tokens a task must not sample is up to the caller."""
+    """Whisper for transcription. Suppressing tokens that a task must not sample is up to the caller."""
 
     learned_positions = True
     config: WhisperConfig
@@ -176,7 +176,7 @@ class Whisper(EncoderDecoder):
         return x_TM
 
     def arrange(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Gives the keys, which have no bias, one of zeros, so that all projections are alike."""
+        """Renames weights, and adds a zero bias for the key projections, which have none in checkpoints."""
         ours = {}
         for name, weight in weights.items():
             for theirs, part in RENAMED.items():
@@ -187,7 +187,7 @@ class Whisper(EncoderDecoder):
         return ours
 
     def read_encoder_input(self, found: Any) -> EncoderInput:
-        """A float tensor of log-mel features, ``[mel bins, frames]``, padded to the length of the model."""
+        """A float tensor of log-mel features, ``[mel bins, frames]``, padded to the model's fixed length."""
         shape = (self.config.num_mel_bins, FRAMES_PER_TOKEN * self.config.max_source_positions)
         accepted = f"a float tensor of log-mel features [mel bins, frames] = {list(shape)}"
         if not isinstance(found, Tensor) or not found.is_floating_point():
@@ -197,5 +197,5 @@ class Whisper(EncoderDecoder):
             raise ValueError(f"encoder_input must be {accepted}, found {list(found.shape)}")
         if not found.isfinite().all():
             raise ValueError(f"encoder_input must be {accepted}, found values that are not finite")
-        # A copy: the caller may reuse its buffer before the encoder runs, and its digest is in the keys.
+        # A copy, since the caller may reuse the buffer before the encoder runs and its digest is part of the keys.
         return EncoderInput(found.detach().clone(), self.config.max_source_positions)

@@ -1,4 +1,4 @@
-"""Other windows than a model was trained with: less is kept, and the predictions get worse."""
+"""Change the windows of a model: a smaller window needs less memory but makes the predictions worse."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kvhybrid.models.layers.shared_attention import SharedAttention
 
 
 def change_windows(model: nn.Module, window: int | None = None, sinks: int = 0) -> None:
-    """Let every layer of ``model`` that has a window see the latest ``window`` tokens, itself included (its own
-    window where not given), and the first ``sinks`` tokens, whose positions stay what they are.
+    """Let every window layer of ``model`` attend to the last ``window`` tokens, the query included (None: its own
+    window), and to the first ``sinks`` tokens at their original positions.
 
-    Call it before the cache is planned. Raises ValueError for a model without such layers, and where a layer's
-    kernels cannot do it.
+    Call it before the cache is planned. Raises ValueError for a model without window layers, and if a layer's
+    backend does not support sinks.
     """
     layers = [
         layer
@@ -23,7 +23,7 @@ def change_windows(model: nn.Module, window: int | None = None, sinks: int = 0) 
         if isinstance(layer, (Attention, SharedAttention)) and layer.need.visibility.window is not None
     ]
     if not layers:
-        raise ValueError("the model has no layers with a window that could be changed")
+        raise ValueError("the model has no window layers")
     for layer in layers:
         seen = layer.need.visibility
         layer.need = replace(layer.need, visibility=replace(seen, window=window or seen.window, sinks=sinks))

@@ -1,4 +1,4 @@
-"""The contract of this folder: what a layer keeps, told by its live set and its page."""
+"""The interface of specs, which describe what a layer keeps by its live set and its page."""
 
 from __future__ import annotations
 
@@ -28,40 +28,41 @@ class PagePart:
 class KVCacheSpec:
     """What one layer keeps of a sequence, in blocks of ``block_size`` tokens.
 
-    A new kind is a frozen dataclass with two answers: `live`, the earlier positions that a token still reads,
-    and `page_parts`, the arrays of one block. Everything that a cache manager decides follows from them and
-    from the class properties below.
+    A new kind of spec is a frozen dataclass with two methods: `live`, the earlier positions that a token still
+    reads, and `page_parts`, the arrays of one block. All decisions of the cache manager follow from these and from
+    the class variables below.
 
-    ``live`` obeys two laws, which ``kvhybrid check-spec`` tests. A token reads only what came before it. And what
-    a token reads was read by every token in between: nothing that one of them let go of is needed again.
+    ``live`` obeys two laws, which ``kvhybrid check-spec`` tests. A token reads only earlier positions. And a
+    position that a token no longer reads is not read by any later token either.
     """
 
     block_size: int
     """Tokens per block."""
     padded_page_bytes: int | None = None
-    """Bytes of a page where planning has padded it to another group's size."""
+    """Bytes of a page if planning has padded it to the size of another group's pages."""
 
     kind: ClassVar[str] = ""
     """The name under which the spec is registered."""
     manager: ClassVar[str | type[Any] | None] = None
-    """What manages its blocks: a registered name, ``module:Class`` or a class. None: the manager registered under
-    ``kind``, or else the generic one."""
+    """The manager of its blocks: a registered name, ``module:Class`` or a class. None: the manager registered
+    under ``kind``, or else the generic one."""
     state: ClassVar[bool] = False
-    """A step writes only its end, in place: what is kept is one state and not a row of tokens."""
+    """Whether the layer keeps one state, which every step overwrites, instead of an entry per token."""
     cacheable: ClassVar[bool] = True
-    """Whether blocks may get a key and be hit by later requests."""
+    """Whether blocks can get a key and be hit by later requests."""
     source: ClassVar[Literal["decoder", "encoder"]] = "decoder"
-    """Whose tokens the blocks hold. Encoder blocks are sized once, when the request is admitted."""
+    """Whose tokens the blocks hold. Blocks for encoder tokens are allocated once, when the request is admitted."""
     retained: ClassVar[bool] = False
-    """Whether a retention policy may thin out what is kept for later requests."""
+    """Whether a retention policy may limit which blocks stay reusable."""
     prefix: ClassVar[bool] = False
-    """``live(p)`` is all of ``[0, p)``: a miss ends every longer hit, so such groups are searched first."""
+    """Whether ``live(p)`` is all of ``[0, p)``: a miss then rules out every longer hit, so such groups are
+    searched first."""
     sub_block: ClassVar[bool] = False
-    """A hit may end inside a block of this spec; the reader then gets a copy of that block."""
+    """Whether a hit may end inside a block of this spec; the reader then gets a copy of that block."""
     sharded: ClassVar[bool] = True
-    """Context parallelism splits a block's tokens over ranks, so that a block covers more of them."""
+    """Whether context parallelism splits the tokens of a block over ranks, so that a block covers more of them."""
     context_parallel: ClassVar[bool] = False
-    """May run under context parallelism at all, sharded or as a whole on every rank."""
+    """Whether context parallelism is supported, either sharded or with a full copy on every rank."""
 
     def __post_init__(self) -> None:
         if self.block_size < 1:
@@ -77,7 +78,7 @@ class KVCacheSpec:
         raise NotImplementedError
 
     def page_parts(self) -> tuple[PagePart, ...]:
-        """The arrays that make up one block of one layer, in the order in which they lie in the page."""
+        """The arrays that make up one block of one layer, in their order in the page."""
         raise NotImplementedError
 
     @property
@@ -101,7 +102,7 @@ class KVCacheSpec:
                     yield range(start, end)
 
     def step_blocks(self, n: int, m: int, block_size: int | None = None) -> int:
-        """How many blocks a step from ``n`` to ``m`` tokens touches: what it reads and what it writes."""
+        """How many blocks a step from ``n`` to ``m`` tokens reads or writes."""
         size = block_size or self.block_size
         if self.state:
             read = {j for blocks in self.live_blocks(n, size) for j in blocks}
@@ -111,11 +112,11 @@ class KVCacheSpec:
         return below + -(-m // size) - first
 
     def release_cycle(self, block_size: int) -> tuple[int, int] | None:
-        """``(period, phase)`` if the live set lets go of blocks only between ``n`` and ``n + 1`` tokens with
+        """``(period, phase)`` if blocks become dead only between ``n`` and ``n + 1`` tokens with
         ``n % period == phase``, in a pattern that repeats every ``lcm(period, block_size)`` tokens; else None.
 
-        Steps that start there hold most, so the gate of whole requests tries them. For a spec without a cycle it
-        charges `admission_blocks`, which may be more than the request ever takes.
+        Steps that start there hold the most blocks, so the whole-request check tries these. For a spec without a
+        cycle, it uses `admission_blocks`, which may be more than the request ever holds.
         """
         return None
 
@@ -124,15 +125,15 @@ class KVCacheSpec:
     ) -> int:
         """The most blocks that one request of ``max_model_len`` tokens ever holds at once.
 
-        Planning and admission share this figure; two figures would let a request in that cannot finish, or keep
-        out one that could (vllm#39734). Here it is found by trying every step; a built-in spec has a formula that
-        the tests compare with this.
+        Planning and admission both use this bound; with different ones, a request that cannot finish could be
+        admitted, or one that can be refused (vllm#39734). This default tries every step; built-in specs have
+        formulas, which the tests compare with it.
         """
         return _most_blocks(self, max_in_flight_tokens, max_model_len, block_size or self.block_size)
 
 
 PAIRS_TRIED_UP_TO = 1024
-"""Tokens of the longest request for which all steps of a state are tried."""
+"""Up to this request length, in tokens, all steps of a state are tried."""
 
 
 @lru_cache(maxsize=256)
@@ -149,9 +150,9 @@ def _most_blocks(spec: KVCacheSpec, in_flight: int, max_len: int, block_size: in
 
 
 def _most_state_blocks(spec: KVCacheSpec, in_flight: int, max_len: int, block_size: int) -> int:
-    """As `_most_blocks`, but over steps of every length: a step writes its end alone, so that a short one may
-    touch more blocks than a long one. For long requests it is the sum of the two largest ends, which no step can
-    exceed: trying all pairs would take hours."""
+    """Like `_most_blocks`, but over steps of every length: a step only writes the state at its end, so a short
+    step may touch more blocks than a long one. For long requests, for which trying all pairs would take hours, it
+    is the upper bound of twice the largest live set."""
     kept = [{j for blocks in spec.live_blocks(p, block_size) for j in blocks} for p in range(max_len + 1)]
     bound = min(2 * max(map(len, kept)), -(-max_len // block_size))
     if max_len > PAIRS_TRIED_UP_TO:
@@ -189,7 +190,7 @@ class AttentionSpec(KVCacheSpec):
     num_kv_heads: int = 1
     head_size: int = 1
     head_size_v: int | None = None
-    """Size of a value head, where it differs from a key head."""
+    """Size of a value head, if it differs from that of a key head."""
     dtype: str = "bfloat16"
 
     def __post_init__(self) -> None:

@@ -32,12 +32,11 @@ class ChunkedLocalAttentionSpec(AttentionSpec, SuffixSpec):
     def admission_blocks(
         self, max_in_flight_tokens: int, max_model_len: int, block_size: int | None = None
     ) -> int:
-        """``min(⌈(C + F − 1) / B⌉, ⌈L / B⌉)`` where the block divides the chunk.
+        """``min(⌈(C + F − 1) / B⌉, ⌈L / B⌉)`` if the block size divides the chunk.
 
-        Elsewhere a chunk may start ``r`` tokens into a block, and a step from its last token touches
-        ``⌈(r + C + F − 1) / B⌉`` blocks.
-        ``r`` repeats every ``B / gcd(B, C)`` chunks, so the last of these within ``L``
-        and the step that ends at ``L`` have the most.
+        Otherwise a chunk may start ``r`` tokens into a block, and a step from its last token touches
+        ``⌈(r + C + F − 1) / B⌉`` blocks. ``r`` repeats every ``B / gcd(B, C)`` chunks, so it is enough to try the
+        last ``B / gcd(B, C)`` chunks within ``L`` and the step that ends at ``L``.
         """
         size = block_size or self.block_size
         step = min(max(max_in_flight_tokens, 1), max_model_len)

@@ -10,10 +10,10 @@ from kvhybrid.specs.base import AttentionSpec
 
 @dataclass(frozen=True, kw_only=True)
 class CrossAttentionSpec(AttentionSpec):
-    """The live set is the encoder's ``p`` tokens, whatever the decoder has reached.
+    """The live set is all ``p`` encoder tokens, independent of the decoder's position.
 
-    Positions of this spec count encoder tokens. The blocks are taken once, when the request is admitted, and
-    are never shared: equal decoder tokens say nothing about the encoder's input.
+    Positions of this spec count encoder tokens. The blocks are allocated once, when the request is admitted, and
+    never shared: requests with equal decoder tokens may have different encoder inputs.
     """
 
     kind: ClassVar[str] = "cross"

@@ -1,4 +1,4 @@
-"""Element types by name: specs must know their bytes without importing torch."""
+"""Sizes of element types by name, so that specs need not import torch."""
 
 BYTES = {
     "float32": 4,

@@ -1,4 +1,4 @@
-"""Mamba and other recurrent layers: one state stands for everything before it."""
+"""Mamba and other recurrent layers: one state summarizes all earlier tokens."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from kvhybrid.specs.base import PagePart, SuffixSpec
 
 @dataclass(frozen=True, kw_only=True)
 class MambaSpec(SuffixSpec):
-    """``live(p) = [p - 1, p)``: the state after token ``p - 1``, which lies in that token's block.
+    """``live(p) = [p - 1, p)``: the state after token ``p - 1``, which is stored in that token's block.
 
-    Block ``j`` holds the state after a token inside it; at a block's end the state can be kept for others.
+    Block ``j`` holds the state after one of its tokens. A state at the end of a block can be reused by other
+    requests.
     """
 
     shapes: tuple[tuple[int, ...], ...] = ((1,),)
     """Shapes of the state's arrays, e.g. conv ``(channels, width - 1)`` and ssm ``(channels, state)``."""
     dtypes: tuple[str, ...] = ("float32",)
     names: tuple[str, ...] = ()
-    """Names of the arrays; ``state0``, ``state1``, … where not given."""
+    """Names of the arrays; ``state0``, ``state1``, … by default."""
 
     kind: ClassVar[str] = "mamba"
     state: ClassVar[bool] = True
@@ -33,12 +34,12 @@ class MambaSpec(SuffixSpec):
         if len(self.shapes) != len(self.dtypes) or (self.names and len(self.names) != len(self.shapes)):
             raise ValueError(
                 f"{type(self).__name__}: {len(self.shapes)} shapes, {len(self.dtypes)} dtypes and "
-                f"{len(self.names)} names; there must be as many of each"
+                f"{len(self.names)} names; their numbers must be equal"
             )
         for shape in self.shapes:
             if not shape or not all(type(size) is int and size >= 1 for size in shape):
                 raise ValueError(
-                    f"{type(self).__name__}: a shape must have whole numbers of at least 1, found {shape}"
+                    f"{type(self).__name__}: a shape must consist of integers of at least 1, found {shape}"
                 )
 
     def first(self, p: int) -> int:
@@ -54,15 +55,15 @@ class MambaSpec(SuffixSpec):
     def admission_blocks(
         self, max_in_flight_tokens: int, max_model_len: int, block_size: int | None = None
     ) -> int:
-        """2: the state that a step starts from and the one that it ends on, where they can be two blocks."""
+        """2, for the states that a step reads and writes; 1 if every request fits in one block."""
         return min(2, -(-max_model_len // (block_size or self.block_size)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateStateSpec(MambaSpec):
-    """A recurrent state that nobody else may resume from: kept for one request, no prefix caching.
+    """A recurrent state that no other request can resume from: there is no prefix caching for it.
 
-    Planning gives it one block that covers the longest request, so that a request holds exactly one state.
+    Planning gives it one block that covers the longest request, so a request holds exactly one state.
     """
 
     kind: ClassVar[str] = "private_state"
@@ -74,5 +75,5 @@ class PrivateStateSpec(MambaSpec):
     def admission_blocks(
         self, max_in_flight_tokens: int, max_model_len: int, block_size: int | None = None
     ) -> int:
-        """``⌈L / B⌉``: no cap, since planning makes the block as long as the longest request."""
+        """``⌈L / B⌉``, not capped at 2; it is 1 once planning has set the block size."""
         return -(-max_model_len // (block_size or self.block_size))

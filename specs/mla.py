@@ -1,4 +1,4 @@
-"""Multi-head latent attention: one latent vector a token stands for all keys and values."""
+"""Multi-head latent attention: one latent vector per token replaces its keys and values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The specs by name: built in, registered by decorator, or from another distribution."""
+"""The registry of specs: built in, registered by decorator, or from another distribution."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ registry: Registry[KVCacheSpec] = Registry(
 
 
 def register_spec(spec: Spec) -> Spec:
-    """Register ``spec`` under its class variable ``kind`` and return it: a class decorator.
+    """Class decorator that registers ``spec`` under its class variable ``kind``.
 
-    Its class variable ``manager`` names what manages its blocks; without it the generic manager does.
+    Its class variable ``manager`` names the manager of its blocks, by default the generic manager.
 
     Raises:
-        PluginError: It is no spec class, has no ``kind``, or another class has that name.
+        PluginError: It is not a spec class, has no ``kind``, or another class has that name.
     """
     return registry.register(getattr(spec, "kind", ""))(spec)

@@ -1,4 +1,4 @@
-"""A sliding window that never forgets the first tokens, the attention sinks."""
+"""A sliding window plus the first tokens, which are attention sinks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SinkWindowSpec(AttentionSpec):
     sinks: int
     """Tokens at the start that every query attends to."""
     window: int
-    """Latest tokens that a query attends to, itself included."""
+    """Most recent tokens that a query attends to, itself included."""
 
     kind: ClassVar[str] = "sink_window"
     retained: ClassVar[bool] = True
@@ -33,7 +33,8 @@ class SinkWindowSpec(AttentionSpec):
     def admission_blocks(
         self, max_in_flight_tokens: int, max_model_len: int, block_size: int | None = None
     ) -> int:
-        """The longest steps alone count, and they repeat with the block: the last ``B`` of them have the most."""
+        """Computed by trying the last ``B`` of the longest steps: longer steps touch more blocks, and the count
+        repeats with the block size."""
         size = block_size or self.block_size
         step = min(max(max_in_flight_tokens, 1), max_model_len)
         last = max_model_len - step

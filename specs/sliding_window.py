@@ -32,7 +32,7 @@ class SlidingWindowSpec(AttentionSpec, SuffixSpec):
     def admission_blocks(
         self, max_in_flight_tokens: int, max_model_len: int, block_size: int | None = None
     ) -> int:
-        """``min(⌈(W + F − 2) / B⌉ + 1, ⌈L / B⌉)``: the worst alignment of W − 1 read and F written tokens."""
+        """``min(⌈(W + F − 2) / B⌉ + 1, ⌈L / B⌉)``: worst-case alignment of W − 1 read and F written tokens."""
         size = block_size or self.block_size
         spread = self.window - 1 + min(max_in_flight_tokens, max_model_len)
         return min(-(-(spread - 1) // size) + 1, -(-max_model_len // size))

@@ -204,9 +204,12 @@ class KVCacheManager:
         longest, loaded = self.max_model_len, num_external_computed_tokens
         before = start + num_new_computed_tokens + loaded
         after = before + num_new_tokens
-        fewest = min(start, num_new_computed_tokens, loaded, num_lookahead_tokens, num_encoder_tokens)
         if (
-            fewest < 0
+            start < 0  # written out, since every call passes here and min() makes a tuple
+            or num_new_computed_tokens < 0
+            or loaded < 0
+            or num_lookahead_tokens < 0
+            or num_encoder_tokens < 0
             or reserved_blocks < 0
             or request.num_in_flight_tokens < 0
             or start > (held.step_end if held is not None else 0)
@@ -258,7 +261,11 @@ class KVCacheManager:
 
     def _hit_of(self, request: Request, found: PrefixHit | None, num_tokens: int) -> PrefixHit | None:
         """The hit to adopt, of ``num_tokens``: ``found`` or nothing. ValueError if it is another look-up's."""
-        if found is not None and found is not self.no_hit and (found.request, found.cache) != (request, self):
+        if (
+            found is not None
+            and found is not self.no_hit
+            and (found.request is not request or found.cache is not self)
+        ):
             other = "cache" if found.cache is not self else "request"
             raise ValueError(f"request {request.request_id!r}: new_computed_blocks is a hit of another {other}")
         if not num_tokens:

@@ -1,1 +1,1 @@
-"""The verbs of the command line, one a file: each has ``main(arguments) -> exit code``."""
+"""The verbs of the command line, one per file: each has ``main(arguments) -> exit code``."""

@@ -13,22 +13,22 @@ from kvhybrid.errors import InputError
 from kvhybrid.settings.values import MOST
 
 DESCRIPTION = """Checks a spec against the contract of kvhybrid.specs, and its manager against the generic one and
-brute force, in random traffic. One line per check:
+brute force, with random traffic. One line per check:
 
-  live set     lies below p; dead stays dead
-  page         its parts add up, follow the block size, and can be padded
-  value        frozen, hashable, equal exactly when every field is
+  live set     below p; dead positions stay dead
+  page         its parts add up, depend on the block size, and can be padded
+  value        frozen, hashable, equal exactly if all fields are
   name         registered, with a manager that can be imported
   bound        admission_blocks is never below the most blocks that a step touches
   manager      answers and state equal those of the generic manager, after every call
-  hits         every look-up finds what brute force over the live set finds
+  hits         every look-up finds the same as brute force over the live set
   invariants   every block has its holders and one place, every key one meaning
-  exceptions   nothing raises"""
+  exceptions   no exceptions are raised"""
 
-EPILOG = """SPEC is module:Spec, a class whose required whole-number fields are drawn at random; or module:spec,
+EPILOG = """SPEC is module:Spec, a class whose required integer fields get random values; or module:spec,
 one spec; or module:function, which returns a list of specs. The current folder is searched too.
 
-exit code: 0 all holds, 1 a contract is broken, 2 nothing that can be checked"""
+exit code: 0 all checks pass, 1 a contract is broken, 2 SPEC cannot be checked"""
 
 
 class _Parser(ArgumentParser):
@@ -51,10 +51,12 @@ def _parser() -> ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("spec", metavar="SPEC", help="module:Spec")
-    parser.add_argument("--seed", type=int, default=0, help="of all that is drawn (default 0)")
-    parser.add_argument("--count", type=_count, default=150, help="random scenarios (default 150, a few seconds)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random values (default 0)")
     parser.add_argument(
-        "--out", type=Path, default=Path(), metavar="DIR", help="where a failing scenario goes (default: here)"
+        "--count", type=_count, default=150, help="number of random scenarios (default 150, a few seconds)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path(), metavar="DIR", help="folder for a failing scenario (default: here)"
     )
     return parser
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 GROUPS = ("trace", "cache", "executor", "cost", "pool", "scheduler", "eviction", "retention", "tracking")
 
 NAMED = {"cache.layers[].spec": specs}
-"""Plug-ins that the config names without a group of choices."""
+"""Kinds of plug-ins that have no config group."""
 
 HELP = """usage: kvhybrid replay trace.path=FILE [-m] [GROUP=CHOICE ...] [KEY=VALUE ...]
 
@@ -38,14 +38,14 @@ plug-ins without a group:
 {names}
 
 other options:
-  -m, --multirun      sweep over the values that commas separate
+  -m, --multirun      sweep over comma-separated values
   --cfg job           print the composed config and stop
   --config-dir DIR    add a folder with groups and choices of your own
   hydra.searchpath=[pkg://PACKAGE.conf]   the same, from an installed package
-  --hydra-help        all that Hydra offers
+  --hydra-help        all options of Hydra
   -sc install=bash    completion of groups, choices and keys: eval "$(kvhybrid replay -sc install=bash)"
 
-Modules that a value names are searched in the current folder too. HYDRA_FULL_ERROR=1 shows tracebacks."""
+Modules in values are also searched in the current folder. HYDRA_FULL_ERROR=1 shows tracebacks."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -24,7 +24,7 @@ NAMED: Mapping[str, Registry[Any]] = {
     "backends.mamba, Mamba-2": mamba2_backends,
     "model families, by model_type": families,
 }
-"""Plug-ins that the config names without a group of choices."""
+"""Kinds of plug-ins that have no config group."""
 
 HELP = """usage: kvhybrid run [-m] [GROUP=CHOICE ...] [KEY=VALUE ...]
 
@@ -32,7 +32,7 @@ Runs a model on a workload and shows the hit rates of every cache group. Writes 
 summary.json and hits.png into a new folder below runs/outputs/run/; the last line printed is that folder.
 
 examples:
-  kvhybrid run                                              a small trained Gemma 3 goes on with Python source
+  kvhybrid run                                              a small trained Gemma 3 completes Python source
   kvhybrid run model=jamba_tiny workload=multi_turn
   kvhybrid run model=hf model.path=FOLDER device=cuda pool=memory pool.memory=8GiB
   kvhybrid run model=hf model.path=FOLDER workload=prompts workload.path=FILE       text to text
@@ -45,14 +45,14 @@ plug-ins without a group:
 {names}
 
 other options:
-  -m, --multirun      sweep over the values that commas separate
+  -m, --multirun      sweep over comma-separated values
   --cfg job           print the composed config and stop
   --config-dir DIR    add a folder with groups and choices of your own
   hydra.searchpath=[pkg://PACKAGE.conf]   the same, from an installed package
-  --hydra-help        all that Hydra offers
+  --hydra-help        all options of Hydra
   -sc install=bash    completion of groups, choices and keys: eval "$(kvhybrid run -sc install=bash)"
 
-Modules that a value names are searched in the current folder too. HYDRA_FULL_ERROR=1 shows tracebacks."""
+Modules in values are also searched in the current folder. HYDRA_FULL_ERROR=1 shows tracebacks."""
 
 
 def main(arguments: Sequence[str]) -> int:

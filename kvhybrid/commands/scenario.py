@@ -14,20 +14,21 @@ if TYPE_CHECKING:
     from kvhybrid.scenarios.file import Scenario
     from kvhybrid.scenarios.verdict import Verdict
 
-DESCRIPTION = """Plays scenarios (one JSON object a line: a cache configuration, steps, what must be answered) on
-the real cache manager and prints, per file, how many
+DESCRIPTION = """Plays scenarios (one JSON object per line: a cache configuration, steps, expected answers) on the
+real cache manager and prints, per file, how many
 
-  passed            every expected key came out
-  failed            some key did not: the first one is shown
-  deviations        differ where the list of deviations says so
-  unsupported       are of a kind, or for a spec, that is not installed
+  passed            every expected key matched
+  failed            some key did not match: the first one is shown
+  deviations        differ as the list of deviations says
+  unsupported       are of an unknown kind or use a spec that is not installed
   optional misses   failed, but are marked as optional"""
 
 EPILOG = """The list of deviations is a TOML file with a table per scenario id: letter, key, step, reason. Without
---deviations it is the deviations.toml beside the scenario file, else tests/scenarios/recorded/deviations.toml of
-this checkout. A listed scenario that passes is called stale; one that differs elsewhere than listed has failed.
+--deviations, it is deviations.toml in the folder of the scenario file, else
+tests/scenarios/recorded/deviations.toml of this checkout. A listed scenario that passes is reported as stale; one
+that differs at another key or step than listed has failed.
 
-exit code: 0 nothing failed, 1 something failed, 2 a file or a scenario that cannot be read"""
+exit code: 0 nothing failed, 1 something failed, 2 a file or a scenario is invalid"""
 
 
 class _Parser(ArgumentParser):
@@ -47,7 +48,7 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--deviations", type=Path, metavar="LIST", help="the list of deviations")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
-        "--record", type=Path, metavar="OUT", help="write the scenarios to OUT with the answers given here"
+        "--record", type=Path, metavar="OUT", help="write the scenarios with the actual answers to OUT"
     )
     return parser
 

@@ -1,4 +1,4 @@
-"""``kvhybrid specs``: every registered spec, the manager of its blocks, where it came from, its live set."""
+"""``kvhybrid specs``: lists the registered specs with manager, origin and live set."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from kvhybrid.errors import InputError
 
 HELP = """usage: kvhybrid specs
 
-Lists the registered specs: the name, the manager of its blocks, where it came from, and the earlier
-positions that the token at position p still reads. Specs of other distributions appear when they are
-installed with an entry point in the group kvhybrid.specs."""
+Lists the registered specs: name, manager of the blocks, origin, and the earlier positions that the token at
+position p still reads. Specs of other distributions are listed if these have an entry point in the group
+kvhybrid.specs."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,1 +1,1 @@
-"""The conformance kit: what ``kvhybrid check-spec`` checks for the author of a spec."""
+"""The conformance kit: the checks of ``kvhybrid check-spec`` for authors of specs."""

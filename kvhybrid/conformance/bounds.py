@@ -1,22 +1,22 @@
-"""The admission bound, against the most blocks that any step touches."""
+"""Checks the admission bound against the most blocks that any step touches."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
 
-from kvhybrid.conformance.subject import said, size_of
+from kvhybrid.conformance.subject import size_of, spec_text
 from kvhybrid.conformance.violation import Violation
 from kvhybrid.specs import KVCacheSpec
 
 CHECK = "bound"
 CASES = 16
-"""Pairs of in-flight and longest lengths, per spec."""
+"""Pairs of in-flight tokens and maximum length to try, per spec."""
 
 
 @dataclass(frozen=True)
 class Tightness:
-    """How close the bound comes."""
+    """How tight the bound is."""
 
     cases: int = 0
     exact: int = 0
@@ -42,7 +42,7 @@ def check_bound(spec: KVCacheSpec, rng: Random) -> Tightness:
             (1, rng.randint(1, length), rng.randint(1, spec.block_size + 1), length, 2 * length)
         )
         bound, most = spec.admission_blocks(in_flight, length), most_touched(spec, in_flight, length)
-        answer = f"{said(spec)}: admission_blocks({in_flight}, {length}) = {bound}"
+        answer = f"{spec_text(spec)}: admission_blocks({in_flight}, {length}) = {bound}"
         if bound < most:
             raise Violation(CHECK, f"{answer}, but a step touches {most} blocks")
         total += Tightness(1, int(bound == most), f"{answer}, {most} would do", bound - most)
@@ -51,7 +51,7 @@ def check_bound(spec: KVCacheSpec, rng: Random) -> Tightness:
 
 
 def check_cycle(spec: KVCacheSpec, length: int) -> None:
-    """Compare ``release_cycle``, if there is one, with brute force up to ``length`` tokens.
+    """Compare ``release_cycle``, if the spec has one, with brute force up to ``length`` tokens.
 
     Raises:
         Violation: A step that starts one token later touches fewer blocks, away from the cycle's phase.
@@ -66,8 +66,8 @@ def check_cycle(spec: KVCacheSpec, length: int) -> None:
             if later < now and n % period != phase:
                 raise Violation(
                     CHECK,
-                    f"{said(spec)}: release_cycle = ({period}, {phase}), but steps of {in_flight} tokens touch "
-                    f"{now} blocks from {n} and {later} from {n + 1}",
+                    f"{spec_text(spec)}: release_cycle = ({period}, {phase}), but steps of {in_flight} tokens "
+                    f"touch {now} blocks from {n} and {later} from {n + 1}",
                 )
 
 

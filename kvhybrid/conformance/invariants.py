@@ -1,4 +1,4 @@
-"""What must hold of a cache manager after every call, whatever was called."""
+"""Invariants of a cache manager that hold after every call."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ CHECK = "invariants"
 
 
 def check_invariants(manager: KVCacheManager) -> None:
-    """Every reference has a holder, every block one place, every key one meaning.
+    """Check that every reference has a holder, every block is in one place, and every key has one meaning.
 
     Raises:
-        Violation: One of them does not.
+        Violation: An invariant does not hold.
     """
     for pool in manager.coordinator.pools:
         groups = [g for g in range(len(manager.config.groups)) if pool_of(manager, g) is pool]
@@ -36,10 +36,11 @@ def check_invariants(manager: KVCacheManager) -> None:
 
 
 def check_empty(manager: KVCacheManager) -> None:
-    """When every request has ended and its copies are released: all blocks are free; after a reset no key is left.
+    """Check, after all requests have ended and copies are released, that all blocks are free and a reset removes
+    all keys.
 
     Raises:
-        Violation: Something is left.
+        Violation: A block is held, or a key remains.
     """
     for pool in manager.coordinator.pools:
         if pool.num_free != pool.num_blocks - 1 or pool.usage:
@@ -111,12 +112,12 @@ def _keys(manager: KVCacheManager, pool: BlockPool, groups: list[int]) -> str:
 
 
 def _counts(manager: KVCacheManager, pool: BlockPool, groups: list[int]) -> str:
-    """What statistics say of each group's blocks."""
+    """Compare the statistics of each group's blocks with the pool."""
     keyed, stats = Counter(group for group, _ in keys_of(pool).held.values()), manager.stats()
     for g in groups:
         told = stats.groups[g].blocks_cached
         if told != keyed[g]:
-            return f"group {g} is said to have {told} cached blocks, but {keyed[g]} have a key"
+            return f"group {g} reports {told} cached blocks, but {keyed[g]} have a key"
     return ""
 
 
@@ -137,11 +138,11 @@ def _tables(manager: KVCacheManager) -> str:
 
 
 def check_backed(manager: KVCacheManager, request: Request, start: int, end: int, lookahead: int = 0) -> None:
-    """A granted step from ``start`` to ``end`` tokens has blocks for all that it reads and writes, its slots for
-    look-ahead tokens included, and keeps none that is dead.
+    """Check that a granted step from ``start`` to ``end`` tokens has blocks for everything that it reads and
+    writes, including slots for look-ahead tokens, and no dead blocks.
 
     Raises:
-        Violation: An entry is missing, or a dead block is kept.
+        Violation: A block is missing, or a dead block is kept.
     """
     rows, name = manager.get_block_ids(request.request_id), f"request {request.request_id!r}"
     slots = max(end, min(end + lookahead, manager.max_model_len))

@@ -1,4 +1,4 @@
-"""All checks, in order, each a finding."""
+"""Runs all checks in order and yields a finding for each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kvhybrid.conformance.pages import NAME, PAGE, VALUE, check_name, check_page
 from kvhybrid.conformance.records import CHECK as RECORDS
 from kvhybrid.conformance.shrink import Failing, shrink
 from kvhybrid.conformance.stage import Tally
-from kvhybrid.conformance.subject import Subject, said
+from kvhybrid.conformance.subject import Subject, spec_text
 from kvhybrid.conformance.traffic import Traffic, draw_config
 from kvhybrid.conformance.twin import EXCEPTIONS, MANAGER, Twins
 from kvhybrid.conformance.violation import Violation, guarded
@@ -30,9 +30,9 @@ from kvhybrid.specs import KVCacheSpec, registry
 Result = TypeVar("Result")
 Check: TypeAlias = Callable[[KVCacheSpec], Result]
 LONGEST = 90
-"""Actions of a scenario."""
+"""Actions per scenario."""
 PLAYED = (MANAGER, HITS, INVARIANTS, RECORDS, EXCEPTIONS)
-"""The checks of which every step of the traffic is part."""
+"""The checks that every step of the traffic is subject to."""
 
 
 @dataclass(frozen=True)
@@ -42,31 +42,31 @@ class Finding:
     check: str
     text: str
     passed: bool | None
-    """None if the check was not carried out to its end."""
+    """None if the check was not completed."""
     failing: Failing | None = None
 
 
 def examine(subject: Subject, seed: int, count: int) -> Iterator[Finding]:
-    """Check ``subject``: its specs by themselves, then its manager in ``count`` random scenarios."""
+    """Check ``subject``: first its specs alone, then its manager in ``count`` random scenarios."""
     static = [_live_set(subject), _page(subject), _value(subject), _name(subject), _bound(subject, seed)]
     yield from static
     broken = [finding.check for finding in static if not finding.passed]
     if broken:
-        reason = f"not played, since the traffic rests on: {', '.join(broken)}"
+        reason = f"skipped, since it depends on: {', '.join(broken)}"
         yield from (Finding(check, reason, None) for check in PLAYED)
     else:
         yield from _traffic(subject, seed, count)
 
 
-# ---- the specs by themselves
+# ---- the specs alone
 
 
 def _each(check: str, subject: Subject, call: Check[Result]) -> tuple[list[Result], Finding | None]:
-    """``call`` for every spec: the results, and the finding where one breaks the contract."""
+    """Run ``call`` for every spec; returns the results, and a finding if a spec breaks the contract."""
     results: list[Result] = []
     for spec in subject.specs:
         try:
-            results.append(guarded(check, said(spec), partial(call, spec)))
+            results.append(guarded(check, spec_text(spec), partial(call, spec)))
         except Violation as violation:
             return results, Finding(check, violation.text, False)
     return results, None

@@ -1,20 +1,20 @@
-"""The laws of a live set: it lies below its position, and a position once dead stays dead."""
+"""Checks the two laws of a live set: it is below its position, and a dead position stays dead."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvhybrid.conformance.subject import said, size_of
+from kvhybrid.conformance.subject import size_of, spec_text
 from kvhybrid.conformance.violation import Violation
 from kvhybrid.specs import KVCacheSpec
 
 CHECK = "live set"
 FEWEST, MOST = 128, 4096
-"""Positions tried."""
+"""Maximum number of positions to try."""
 
 
 def check_live_set(spec: KVCacheSpec) -> int:
-    """Try every position up to a few times the spec's size. Returns how many.
+    """Try every position up to a few times the spec's size. Returns the number of positions.
 
     Raises:
         Violation: A law is broken.
@@ -25,20 +25,22 @@ def check_live_set(spec: KVCacheSpec) -> int:
         parts = spec.live(p)
         _check_form(spec, p, parts)
         if spec.live(p) != parts:
-            raise Violation(CHECK, f"{said(spec)}: live({p}) answers differently when it is asked again")
+            raise Violation(CHECK, f"{spec_text(spec)}: live({p}) differs when it is called again")
         if spec.prefix and not _is_prefix(parts, p):
             raise Violation(
-                CHECK, f"{said(spec)}: declares prefix = True, but live({p}) = {parts} is not all of [0, {p})"
+                CHECK, f"{spec_text(spec)}: declares prefix = True, but live({p}) = {parts} is not all of [0, {p})"
             )
         risen = first_outside(parts, before, below=p - 1)
         if risen is not None:
-            raise Violation(CHECK, f"{said(spec)}: position {risen} is dead at {p - 1} and alive again at {p}")
+            raise Violation(
+                CHECK, f"{spec_text(spec)}: position {risen} is dead at {p - 1} and alive again at {p}"
+            )
         before = parts
     return count
 
 
 def first_outside(parts: Sequence[range], covering: Sequence[range], below: int) -> int | None:
-    """The first position of ``parts`` that is less than ``below`` and in none of ``covering``; both ascend."""
+    """The first position in ``parts`` that is below ``below`` and in none of ``covering``; both are ascending."""
     for part in parts:
         j = part.start
         while j < min(part.stop, below):
@@ -50,7 +52,7 @@ def first_outside(parts: Sequence[range], covering: Sequence[range], below: int)
 
 
 def _check_form(spec: KVCacheSpec, p: int, parts: object) -> None:
-    answer = f"{said(spec)}: live({p}) = {parts}"
+    answer = f"{spec_text(spec)}: live({p}) = {parts}"
     if not isinstance(parts, tuple) or not all(isinstance(part, range) and part.step == 1 for part in parts):
         raise Violation(CHECK, f"{answer}; accepted: a tuple of ranges with step 1")
     end = 0

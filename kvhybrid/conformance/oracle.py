@@ -1,4 +1,4 @@
-"""The longest hit by brute force: every aligned length against the live sets and what the pools really hold."""
+"""Finds the longest hit by brute force, from the live sets and the content of the pools."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ CHECK = "hits"
 
 @dataclass(frozen=True)
 class Oracle:
-    """One request's prefix against the keys of a cache."""
+    """Brute-force look-up of one request's prefix in a cache."""
 
     config: KVCacheConfig
     keyed: Callable[[int, int], int]
     """(group, prefix length in tokens) to the block found under it, 0 for none."""
     sub_block: bool
-    """Hits may end inside a block, on any prefix key."""
+    """Whether hits may end inside a block, at any prefix key."""
 
     @classmethod
     def of(cls, manager: KVCacheManager, request: Request) -> Oracle:
@@ -38,7 +38,7 @@ class Oracle:
 
     @property
     def alignment(self) -> int:
-        """What hits are multiples of."""
+        """The number of tokens that hits are multiples of."""
         return self.config.hash_unit if self.sub_block else lcm(*self.config.block_sizes)
 
     def cacheable(self) -> Iterator[int]:
@@ -49,7 +49,7 @@ class Oracle:
         return self.longest(list(self.cacheable()), limit)
 
     def longest(self, groups: Sequence[int], limit: int) -> int:
-        """As `joint_hit`, for some of the groups."""
+        """Like `joint_hit`, for some of the groups."""
         for p in range(limit // self.alignment * self.alignment, 0, -self.alignment):
             if all(self.resumes(g, p, limit) for g in groups):
                 return p
@@ -80,7 +80,7 @@ class Oracle:
         return self.config.block_sizes[g]
 
     def _alike(self, g: int) -> Sequence[int]:
-        """The groups that go in lockstep with ``g``."""
+        """The groups in lockstep with ``g``."""
         return next(members for members in self.config.lockstep() if g in members)
 
     def _margin(self, g: int) -> int:
@@ -90,7 +90,7 @@ class Oracle:
         return self.config.hash_unit if self.sub_block and spec.sub_block else self._size(g)
 
     def _covers(self, g: int, j: int, end: int, limit: int) -> bool:
-        """Whether one key leads, in all groups in lockstep, to a block ``j`` with the tokens up to ``end``."""
+        """Whether one key finds, in all groups in lockstep, a block ``j`` with the tokens up to ``end``."""
         spec, unit = self.config.groups[g].spec, self.config.hash_unit
         whole = (j + 1) * self._size(g)
         keys = [whole] if whole <= limit or not self.sub_block else []
@@ -100,11 +100,11 @@ class Oracle:
 
 
 def check_hit(manager: KVCacheManager, request: Request, answer: Mapping[str, Any]) -> None:
-    """Compare a look-up's answer, in the words of a scenario, with brute force.
+    """Compare the answer of a look-up, in a scenario's format, with brute force.
 
     Raises:
-        Violation: The hit is not the longest, its blocks are not those that the pools hold, or the junction is not
-            beyond it.
+        Violation: The hit is not the longest, its blocks are not those in the pools, or the junction is not beyond
+            it.
     """
     oracle, name = Oracle.of(manager, request), f"request {request.request_id!r}"
     readable = manager.enable_caching and not request.skip_reading_prefix_cache

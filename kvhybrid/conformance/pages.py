@@ -1,4 +1,4 @@
-"""A spec as a value: its page, its equality, its name in the registry."""
+"""Checks a spec's page, its equality, and its name in the registry."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
-from kvhybrid.conformance.subject import said
+from kvhybrid.conformance.subject import spec_text
 from kvhybrid.conformance.violation import Violation
 from kvhybrid.managers.registry import manager_of
 from kvhybrid.plugins import PluginError
@@ -18,17 +18,19 @@ NAME = "name"
 
 
 def check_page(spec: KVCacheSpec) -> None:
-    """The parts of the page, and how its bytes follow the block size and padding."""
+    """Check the parts of the page, and that its size depends correctly on block size and padding."""
     parts = spec.page_parts()
     if not parts or len({part.name for part in parts}) != len(parts):
-        raise Violation(PAGE, f"{said(spec)}: page_parts() = {parts}; accepted: at least one part, each name once")
+        raise Violation(
+            PAGE, f"{spec_text(spec)}: page_parts() = {parts}; accepted: at least one part, each name once"
+        )
     for part in parts:
         if part.num_bytes < 1 or any(type(side) is not int or side < 1 for side in part.shape):
-            raise Violation(PAGE, f"{said(spec)}: page part {part.name!r} of shape {part.shape} is empty")
+            raise Violation(PAGE, f"{spec_text(spec)}: page part {part.name!r} of shape {part.shape} is empty")
     bare = replace(spec, padded_page_bytes=None)
     own = bare.page_bytes
     if own != sum(part.num_bytes for part in parts):
-        raise Violation(PAGE, f"{said(spec)}: page_bytes = {own}, but its parts add up to something else")
+        raise Violation(PAGE, f"{spec_text(spec)}: page_bytes = {own}, but its parts add up to something else")
     _check_padding(bare, own)
     for other in _with_other_blocks(bare):
         _check_growth(bare, other)
@@ -37,13 +39,13 @@ def check_page(spec: KVCacheSpec) -> None:
 def _check_padding(spec: KVCacheSpec, own: int) -> None:
     padded = replace(spec, padded_page_bytes=own + 64).page_bytes
     if padded != own + 64:
-        raise Violation(PAGE, f"{said(spec)}: padded_page_bytes = {own + 64} gives page_bytes = {padded}")
+        raise Violation(PAGE, f"{spec_text(spec)}: padded_page_bytes = {own + 64} gives page_bytes = {padded}")
     if own > 1:
         try:
             replace(spec, padded_page_bytes=own - 1)
         except ValueError:
             return
-        raise Violation(PAGE, f"{said(spec)}: padded_page_bytes = {own - 1}, less than the page, is accepted")
+        raise Violation(PAGE, f"{spec_text(spec)}: padded_page_bytes = {own - 1}, less than the page, is accepted")
 
 
 def _check_growth(spec: KVCacheSpec, larger: KVCacheSpec) -> None:
@@ -51,9 +53,9 @@ def _check_growth(spec: KVCacheSpec, larger: KVCacheSpec) -> None:
     sizes = f"blocks of {spec.block_size} and of {larger.block_size} tokens have pages of {own} and {grown} bytes"
     if spec.state:
         if own != grown:
-            raise Violation(PAGE, f"{said(spec)}: {sizes}; a state is the same whatever the block size")
+            raise Violation(PAGE, f"{spec_text(spec)}: {sizes}; a state is the same whatever the block size")
     elif grown <= own and (spec.cacheable or spec.source == "encoder"):
-        raise Violation(PAGE, f"{said(spec)}: {sizes}; a page of tokens must grow with block_size")
+        raise Violation(PAGE, f"{spec_text(spec)}: {sizes}; a page of tokens must grow with block_size")
 
 
 def _with_other_blocks(spec: KVCacheSpec) -> Iterator[KVCacheSpec]:
@@ -66,7 +68,7 @@ def _with_other_blocks(spec: KVCacheSpec) -> Iterator[KVCacheSpec]:
 
 
 def check_value(spec: KVCacheSpec) -> None:
-    """Frozen, hashable, and equal exactly when every field is."""
+    """Check that the spec is frozen and hashable, and equal exactly if all fields are equal."""
     cls = type(spec)
     parameters: Any = cls.__dict__.get("__dataclass_params__")
     if parameters is None:
@@ -82,7 +84,7 @@ def check_value(spec: KVCacheSpec) -> None:
         raise Violation(VALUE, f"{cls.__qualname__} is not frozen: decorate it with @dataclass(frozen=True)")
     twin = replace(spec)
     if twin != spec or hash(twin) != hash(spec):
-        raise Violation(VALUE, f"{said(spec)}: another with the same fields is not equal, or has another hash")
+        raise Violation(VALUE, f"{spec_text(spec)}: a copy with the same fields is not equal, or has another hash")
     for field in fields(spec):
         value = getattr(spec, field.name)
         if type(value) is int and field.init:
@@ -91,11 +93,11 @@ def check_value(spec: KVCacheSpec) -> None:
             except ValueError:
                 continue
             if other == spec:
-                raise Violation(VALUE, f"{said(spec)}: equal to one whose {field.name} is {value + 1}")
+                raise Violation(VALUE, f"{spec_text(spec)}: equal to one whose {field.name} is {value + 1}")
 
 
 def check_name(spec: KVCacheSpec) -> str:
-    """Registered under a name of its own, with a manager that can be had. Returns the name."""
+    """Check that the spec is registered under its own name with a loadable manager. Returns the name."""
     cls = type(spec)
     advice = "decorate it with @register_spec, or name it in the entry-point group kvhybrid.specs"
     try:

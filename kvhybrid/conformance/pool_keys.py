@@ -1,4 +1,4 @@
-"""What the pools of a cache manager know of keys, as plain values: only this file of the kit looks into a pool."""
+"""The keys in the pools of a cache manager, as plain values. No other file of the kit accesses a pool's keys."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kvhybrid.managers.pool.block_pool import BlockPool
 
 @dataclass(frozen=True)
 class PoolKeys:
-    """Both directions, which must agree."""
+    """The maps from keys to blocks and from blocks to keys, which must agree."""
 
     found: Mapping[tuple[int, int], int]
     """(group, prefix number) to the block that a look-up finds."""
     held: Mapping[int, tuple[int, tuple[int, ...]]]
-    """Keyed block to its group and its prefix numbers, the longest first."""
+    """Cached block to its group and its prefix numbers, the longest prefix first."""
     blocks: Mapping[tuple[int, int], tuple[int, ...]]
-    """(group, prefix number) of every key of every block to all blocks that have it, the found one first."""
+    """(group, prefix number) to all blocks with that key, the one that a look-up finds first."""
 
 
 def keys_of(pool: BlockPool) -> PoolKeys:

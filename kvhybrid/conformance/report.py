@@ -1,4 +1,4 @@
-"""How findings are shown, and the scenario file of a failing one."""
+"""Prints findings, and writes the scenario file of a failing one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLAIN_MARKS = {True: "ok", False: "FAILED", None: "-"}
 
 
 def report(findings: Iterable[Finding], name: str, folder: Path, encoding: str) -> bool:
-    """Print a line per finding as it comes, and write what fails. Returns whether nothing does."""
+    """Print a line per finding as it arrives, and write the failing scenario. Returns whether all checks pass."""
     try:
         "✓✗".encode(encoding)
         marks = MARKS
@@ -37,7 +37,7 @@ def report(findings: Iterable[Finding], name: str, folder: Path, encoding: str) 
 
 
 def as_scenario(failing: Failing, name: str) -> dict[str, Any]:
-    """A scenario that fails as long as the contract is broken."""
+    """A scenario that fails until the contract is met."""
     return {
         "id": f"check-spec-{name}",
         "title": f"{name} breaks the contract {failing.violation.check!r}",

@@ -1,4 +1,4 @@
-"""The smallest scenario that still breaks the same contract."""
+"""Shrinks a failing scenario to a minimal one that breaks the same contract."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEEDED = ("num_blocks", "groups", "max_model_len")
 
 @dataclass(frozen=True)
 class Failing:
-    """A configuration and steps, the last of which break a contract."""
+    """A configuration and steps, the last of which breaks a contract."""
 
     config: Config
     steps: list[ScenarioStep]
@@ -26,7 +26,7 @@ class Failing:
 
     @property
     def cost(self) -> tuple[int, ...]:
-        """Fewer steps, then fewer tokens, groups, options and blocks."""
+        """Sort key: number of steps, then of tokens, groups, options and blocks."""
         submitted = [step for step in self.steps if step["do"] == "submit"]
         tokens = sum(count for step in submitted for _, count in step["tokens"])
         options = sum(len(step) - ("expect" in step) for step in self.steps) + len(self.config)
@@ -35,7 +35,7 @@ class Failing:
 
 
 def replay(config: Config, steps: list[ScenarioStep], kinds: frozenset[str]) -> Failing | None:
-    """Play ``steps``, cut to what makes sense; None where no contract is broken."""
+    """Play ``steps``, skipping those that are invalid; returns None if no contract is broken."""
     try:
         twins = Twins(config, kinds)
     except ScenarioError:
@@ -55,7 +55,7 @@ def replay(config: Config, steps: list[ScenarioStep], kinds: frozenset[str]) -> 
 
 
 def shrink(failing: Failing, kinds: frozenset[str]) -> Failing:
-    """Make ``failing`` smaller as long as the same check finds something in it."""
+    """Make ``failing`` smaller while the same check still fails."""
     best, left = failing, REPLAYS
     improved = True
     while improved:
@@ -92,7 +92,7 @@ def _fewer_requests(failing: Failing) -> Iterator[Candidate]:
 
 
 def _fewer_steps(failing: Failing) -> Iterator[Candidate]:
-    """Without a stretch of the steps: half of them, a quarter, … one."""
+    """Without a range of the steps: half of them, a quarter, …, one."""
     steps, size = failing.steps, len(failing.steps) // 2
     while size:
         for start in range(0, len(steps), size):
@@ -128,7 +128,7 @@ def _fewer_options(failing: Failing) -> Iterator[Candidate]:
 
 
 def _longer_chunks(failing: Failing) -> Iterator[Candidate]:
-    """All of the prompt in one step, so that later steps fall away."""
+    """The whole prompt in one step, which makes later steps unnecessary."""
     for at, step in enumerate(failing.steps):
         if step["do"] == "allocate":
             longer = {**step, "new_tokens": failing.config["max_model_len"]}

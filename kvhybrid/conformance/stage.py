@@ -1,4 +1,4 @@
-"""One cache manager, played step by step as a scheduler would call it, and checked after every call."""
+"""Plays steps on one cache manager as a scheduler would, and checks it after every call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_DRAFTS = 3
 
 @dataclass
 class Tally:
-    """What was played, in one scenario or in many."""
+    """Counts of what was played, in one scenario or several."""
 
     calls: int = 0
     lookups: int = 0
@@ -34,10 +34,10 @@ class Tally:
 
 
 class Stage:
-    """Plays the steps of a scenario on ``manager`` and checks its answers against brute force, the invariants and
-    what it records.
+    """Plays the steps of a scenario on ``manager``, and checks its answers against brute force, the invariants and
+    its records.
 
-    ``steps`` collects what was played, so that it is a scenario. Subclasses add what else they know to `check`.
+    ``steps`` collects the played steps as a scenario. Subclasses extend `check`.
     """
 
     def __init__(self, manager: KVCacheManager) -> None:
@@ -47,7 +47,7 @@ class Stage:
         self.records = Records(manager)
         self.tally = Tally()
         self.looked_up: tuple[str, Answer] | None = None
-        """The request of a look-up that was the last call, and its answer: its hit may be adopted now."""
+        """If the last call was a look-up, its request and answer, whose hit can be adopted now."""
         self.has_states = any(group.spec.state for group in manager.config.groups)
         self._chunking = PrefillChunking(manager.config, manager.coordinator.alignment)
 
@@ -56,10 +56,10 @@ class Stage:
         """Every request that was submitted, by name."""
         return self.player.requests
 
-    # ---- what makes sense
+    # ---- valid steps
 
     def fitted(self, step: ScenarioStep) -> ScenarioStep | None:
-        """``step`` cut to what a scheduler could do now, None if it could do nothing of the kind."""
+        """``step`` limited to what a scheduler could do now; None if it is not possible."""
         do, request = step["do"], self.requests.get(step.get("request", ""))
         if do == "evict":
             known = [block for block in step["blocks"] if block < self.manager.config.num_blocks]
@@ -123,7 +123,7 @@ class Stage:
         """Play a fitted step. Returns the answer.
 
         Raises:
-            Violation: A contract is broken; the last of ``steps`` is where.
+            Violation: The last of ``steps`` broke a contract.
         """
         step = {key: value for key, value in step.items() if key != "expect"}
         self.steps.append(step)
@@ -137,27 +137,28 @@ class Stage:
         return answer
 
     def answer(self, step: ScenarioStep) -> Answer:
-        """What the manager answers."""
+        """The manager's answer to a step."""
         return self.player.play(step)
 
     def check(self, step: ScenarioStep, answer: Answer, adopted: Answer) -> None:
-        """Everything that must hold after a call; ``adopted`` is the look-up whose hit an allocation was offered.
+        """Check everything after a call; ``adopted`` is the answer of the look-up whose hit an allocation was
+        given.
 
         Raises:
-            Violation: Something does not.
+            Violation: A check failed.
         """
         self.check_lookup(step, answer)
         self.check_state(step, answer)
 
     def check_lookup(self, step: ScenarioStep, answer: Answer) -> None:
-        """A look-up against brute force."""
+        """Check a look-up against brute force."""
         if step["do"] == "lookup":
             self.tally.lookups += 1
             self.tally.hits += int(answer["hit_tokens"] > 0)
             check_hit(self.manager, self.requests[step["request"]], answer)
 
     def check_state(self, step: ScenarioStep, answer: Answer) -> None:
-        """The invariants, what is recorded, and the blocks of a granted step."""
+        """Check the invariants, the records, and the blocks of a granted step."""
         check_invariants(self.manager)
         self.records.check()
         if "new_blocks" in answer:

@@ -1,4 +1,4 @@
-"""What is checked: specs named as ``module:Spec``, with values drawn for the fields that have none."""
+"""The specs to check, given as ``module:Spec``, with random values for fields without a default."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kvhybrid.specs import KVCacheSpec, registry
 
 BLOCK_SIZES = (1, 2, 2, 3, 4, 4, 4, 8)
 LARGEST = 12
-"""Of the other fields, so that a live set begins and ends within a few blocks."""
+"""Upper bound of other random fields, so that live sets span only a few blocks."""
 DRAWS = 300
-"""Tries to find values that the class accepts."""
+"""Attempts to find values that the class accepts."""
 MANY = 24
-"""Specs drawn from a class."""
+"""Number of specs drawn from a class."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """The registered name of the first spec, or its ``kind`` where it has none."""
+        """The registered name of the first spec, or its ``kind`` if it is not registered."""
         try:
             return registry.name_of(type(self.specs[0]))
         except PluginError:
@@ -38,10 +38,10 @@ class Subject:
 
 
 def load_subject(target: str, rng: Random) -> Subject:
-    """The specs behind ``module:name``: a spec class, a spec, or a function that returns a list of specs.
+    """The specs that ``module:name`` refers to: a spec class, a spec, or a function that returns a list of specs.
 
     Raises:
-        InputError: It cannot be imported, is nothing of the kind, or no values fit the fields of the class.
+        InputError: It cannot be imported, is none of these, or no random values were accepted by the class.
     """
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
@@ -81,14 +81,14 @@ def spec_as_group(spec: KVCacheSpec, name: str) -> dict[str, Any]:
     return group
 
 
-def said(spec: KVCacheSpec) -> str:
-    """``spec`` with those of its fields that are not at their default."""
+def spec_text(spec: KVCacheSpec) -> str:
+    """``spec`` as text, with the fields that differ from their defaults."""
     values = (f"{f.name}={getattr(spec, f.name)!r}" for f in fields(spec) if getattr(spec, f.name) != f.default)
     return f"{type(spec).__name__}({', '.join(values)})"
 
 
 def size_of(spec: KVCacheSpec) -> int:
-    """The sum of the fields that are whole numbers: an idea of how far its live set reaches."""
+    """The sum of the integer fields: an estimate of how far the live set reaches."""
     values = (getattr(spec, field.name) for field in fields(spec) if field.name != "padded_page_bytes")
     return sum(value for value in values if type(value) is int and value > 0)
 
@@ -118,8 +118,8 @@ def _draw(target: str, spec: type[KVCacheSpec], names: list[str], rng: Random) -
         except ValueError as error:
             refusal = _one_line(error)
         except Exception as error:
-            said = ", ".join(f"{name}={value}" for name, value in values.items())
-            raise InputError(f"{target}({said}) raises {_one_line(error)}") from error
+            drawn = ", ".join(f"{name}={value}" for name, value in values.items())
+            raise InputError(f"{target}({drawn}) raises {_one_line(error)}") from error
     raise InputError(
         f"{target} refused {DRAWS} draws of {', '.join(names)} from 1 to {LARGEST}, the last with {refusal!r}; "
         "name a function that returns specs instead"

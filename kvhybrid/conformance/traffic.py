@@ -1,4 +1,4 @@
-"""Random traffic: a small scheduler that plays its own steps, and random caches for it."""
+"""Random traffic: random caches, and a small scheduler that plays random steps on them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WEIGHTS = {
     "evict": 1,
     "reset": 1,
 }
-"""How often each action is taken."""
+"""Relative frequency of each action."""
 MOST_REQUESTS = 5
 """At a time."""
 MOST_BLOCKS = 96
@@ -40,7 +40,7 @@ MOST_BLOCKS = 96
 
 
 def draw_config(spec: KVCacheSpec, name: str, rng: Random) -> Config:
-    """A small cache with ``spec``, alone or among groups of built-in specs. It may be one that cannot work."""
+    """A small cache with ``spec``, alone or with groups of built-in specs. The configuration may be invalid."""
     group = spec_as_group(spec, name)
     groups = [group, *([group] if rng.random() < 0.2 else [])]
     groups += _neighbours(spec, rng)
@@ -72,7 +72,7 @@ def draw_config(spec: KVCacheSpec, name: str, rng: Random) -> Config:
 
 
 def _neighbours(spec: KVCacheSpec, rng: Random) -> list[dict[str, Any]]:
-    """Groups of built-in specs, none of which lets a hit end inside a block of ``spec``."""
+    """Groups of built-in specs whose block sizes never let a hit end inside a block of ``spec``."""
     size = spec.block_size
     needs_one = not spec.cacheable and spec.source == "encoder"
     states = rng.random() < 0.4 or spec.state
@@ -100,7 +100,8 @@ def _neighbours_inside(spec: KVCacheSpec, rng: Random) -> list[dict[str, Any]]:
 
 
 class Traffic:
-    """Requests that share prefixes: admitted, run in chunks, decoded, preempted, ended; and the pool shaken."""
+    """Requests that share prefixes: admitted, run in chunks, decoded, preempted and ended, with random
+    evictions."""
 
     def __init__(self, stage: Stage, rng: Random) -> None:
         self.rng = rng
@@ -122,7 +123,7 @@ class Traffic:
         }
 
     def run(self, actions: int) -> None:
-        """Take ``actions`` of them, then `wind_up`."""
+        """Take ``actions`` random actions, then `wind_up`."""
         for _ in range(actions):
             self.act(self.draw())
         self.wind_up()
@@ -132,12 +133,13 @@ class Traffic:
         return self.rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
 
     def act(self, action: str, rng: Random | None = None) -> None:
-        """Take one action, with its details from ``rng`` if given. It does nothing where it makes no sense now."""
+        """Take one action, with its details from ``rng`` if given. Does nothing if the action is not possible
+        now."""
         self.rng = rng or self.rng
         self._actions[action]()
 
     def wind_up(self) -> None:
-        """End every request and drop every key: nothing may be left."""
+        """End every request and remove every key, then check that nothing remains."""
         for name in [name for name, request in self.stage.requests.items() if self._is_alive(request)]:
             self._play("free", request=name)
         self._play("new_step")
@@ -146,7 +148,7 @@ class Traffic:
         check_empty(self.stage.manager)
 
     def _play(self, do: str, **keys: Any) -> ScenarioStep | None:
-        """Play a step if it makes sense. Returns its answer."""
+        """Play a step if it is valid. Returns it with its answer."""
         step = self.stage.fitted({"do": do, **keys})
         return self.stage.play(step) if step is not None else None
 
@@ -176,7 +178,7 @@ class Traffic:
         self._play("submit", **step)
 
     def _prompt(self) -> list[int]:
-        """Counting from 0 or from a number of its own, or the start of an earlier prompt, often with a new end."""
+        """Consecutive tokens from 0 or a new number, or the start of an earlier prompt, often with a new end."""
         rng, longest = self.rng, self._longest
         length = rng.randint(1, longest)
         if self._prompts and rng.random() < 0.6:

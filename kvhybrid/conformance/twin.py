@@ -1,4 +1,4 @@
-"""Two cache managers side by side: one with the spec's own manager, one with the generic manager in its place."""
+"""Compares two cache managers: one with the spec's own manager, one with the generic manager instead."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Config = dict[str, Any]
 
 
 class Twins(Stage):
-    """Plays every step on both, everything recorded, and also compares their answers and their states.
+    """Plays every step on both managers with everything recorded, and compares their answers and states.
 
-    ``steps`` has the right answers, so that it is a scenario which fails as long as the contract is broken.
+    ``steps`` has the correct answers, so it is a scenario that fails until the contract is met.
     """
 
     def __init__(self, config: Config, kinds: Set[str]) -> None:
         """``kinds`` are the registered names of the specs under test.
 
         Raises:
-            ScenarioError: The configuration cannot work.
+            ScenarioError: The configuration is invalid.
             Violation: The spec's manager cannot be built.
         """
         try:
@@ -53,7 +53,7 @@ class Twins(Stage):
         try:
             return super().answer(step)
         except Exception as error:
-            raise Violation(EXCEPTIONS, f"{_said(step)} raises {raised(error)}{self._aftermath()}") from error
+            raise Violation(EXCEPTIONS, f"{_call_text(step)} raises {raised(error)}{self._aftermath()}") from error
 
     def check(self, step: ScenarioStep, answer: Answer, adopted: Answer) -> None:
         try:
@@ -65,7 +65,7 @@ class Twins(Stage):
             step.update({"expect": violation.right} if violation.right else {})
             raise
         except Exception as error:
-            raise Violation(EXCEPTIONS, f"looking at {_said(step)} raises {raised(error)}") from error
+            raise Violation(EXCEPTIONS, f"looking at {_call_text(step)} raises {raised(error)}") from error
 
     def _expected(self, step: ScenarioStep) -> Answer:
         try:
@@ -73,27 +73,27 @@ class Twins(Stage):
         except ScenarioError:
             raise  # the step does not fit: no contract is broken
         except Exception as error:
-            text = f"{_said(step)} raises {raised(error)}"
+            text = f"{_call_text(step)} raises {raised(error)}"
             try:
                 self.player.play(step)
             except Exception as own:
-                raise Violation(EXCEPTIONS, f"{_said(step)} raises {raised(own)}{self._aftermath()}") from own
+                raise Violation(EXCEPTIONS, f"{_call_text(step)} raises {raised(own)}{self._aftermath()}") from own
             raise Violation(EXCEPTIONS, f"with the generic manager, {text}") from error
 
     def _aftermath(self) -> str:
         try:
             check_invariants(self.manager)
         except Violation as violation:
-            return f"; it leaves this behind: {violation.text}"
+            return f"; afterwards: {violation.text}"
         except Exception as error:
-            return f"; the state that it leaves behind cannot be read: {raised(error)}"
+            return f"; afterwards the state cannot be read: {raised(error)}"
         return ""
 
     def _compare(self, step: ScenarioStep, got: Answer) -> None:
         expected = step.get("expect", {})
         if got != expected:
             theirs, right = _differing(got, expected), _differing(expected, got)
-            raise Violation(MANAGER, f"{_said(step)} answers {theirs}, the generic manager {right}")
+            raise Violation(MANAGER, f"{_call_text(step)} answers {theirs}, the generic manager {right}")
         states = [pool_state(p.manager, {name: name for name in p.requests}) for p in (self.generic, self.player)]
         if states[0] != states[1]:
             differing = _differing(*states)
@@ -102,14 +102,16 @@ class Twins(Stage):
                 key for key in ("tables", "refs", "cached", "free_queue", "num_free", "usage") if key in differing
             )
             raise Violation(
-                MANAGER, f"{_said(step)} leaves {key} = {states[1][key]}, the generic manager {differing[key]}"
+                MANAGER,
+                f"{_call_text(step)} leaves {key} = {states[1][key]}, the generic manager {differing[key]}",
             )
 
 
 def with_generic_managers(manager: KVCacheManager, kinds: Set[str]) -> KVCacheManager:
-    """``manager``, still empty, with the generic single-type manager for every spec of ``kinds``.
+    """``manager``, which must be empty, with the generic single-type manager for every spec of ``kinds``.
 
-    It keys whole blocks only, so a manager that lets hits end inside a block stays: brute force alone checks it.
+    The generic manager only keys whole blocks, so a manager with hits inside blocks is kept and checked only by
+    brute force.
     """
     managers = manager.coordinator.managers
     for c, own in enumerate(managers):
@@ -120,9 +122,9 @@ def with_generic_managers(manager: KVCacheManager, kinds: Set[str]) -> KVCacheMa
 
 
 def _differing(answer: Answer, other: Answer) -> Answer:
-    """The keys of ``answer`` that ``other`` lacks or has with another value."""
+    """The keys of ``answer`` that are missing in ``other`` or have another value."""
     return {key: value for key, value in answer.items() if key not in other or other[key] != value}
 
 
-def _said(step: ScenarioStep) -> str:
+def _call_text(step: ScenarioStep) -> str:
     return f"{step['do']} {step['request']!r}" if "request" in step else str(step["do"])

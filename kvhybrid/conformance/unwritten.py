@@ -1,4 +1,4 @@
-"""States that a step has keyed and not written yet: no request may start from them before the next step."""
+"""Tracks states that have a key but are written only in the current step: no request may start from these yet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHECK = "invariants"
 
 
 class UnwrittenStates:
-    """Watches the state groups of the specs under test in one cache manager."""
+    """Tracks the state groups of the specs under test in one cache manager."""
 
     def __init__(self, manager: KVCacheManager, kinds: Set[str]) -> None:
         self._pool = manager.block_pool
@@ -28,10 +28,10 @@ class UnwrittenStates:
         self._blocks: set[int] = set()
 
     def see(self, step: ScenarioStep, answer: Answer, lookup: Answer) -> None:
-        """A call was played; ``lookup`` is the answer of the look-up whose hit it adopts, empty for none.
+        """Check a call; ``lookup`` is the answer of the look-up whose hit it adopts, or empty.
 
         Raises:
-            Violation: The call starts a request from a state that the current step has still to write.
+            Violation: The call starts a request from a state that is only written in the current step.
         """
         if not self._groups:
             return

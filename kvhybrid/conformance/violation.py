@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-class Violation(Exception):  # noqa: N818 - it is what the kit looks for, not an error of the kit
-    """One broken contract: the check that found it, what was found, and the right answer where it is known."""
+class Violation(Exception):  # noqa: N818 - it reports a fault of the plug-in, not of the kit
+    """A broken contract: the check that found it, what was found, and the correct answer if it is known."""
 
     def __init__(self, check: str, text: str, right: Mapping[str, Any] | None = None) -> None:
         super().__init__(text)
@@ -21,7 +21,7 @@ class Violation(Exception):  # noqa: N818 - it is what the kit looks for, not an
 
 
 def raised(error: Exception) -> str:
-    """What was raised, and the innermost line of code that it came from."""
+    """The exception, and the innermost line of code that raised it."""
     cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
     frames = extract_tb(cause.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}, {frames[-1].name})" if frames else ""
@@ -30,7 +30,7 @@ def raised(error: Exception) -> str:
 
 
 def guarded(check: str, subject: str, call: Callable[[], Result]) -> Result:
-    """``call()``; whatever the plug-in raises in it becomes a violation of ``check``."""
+    """``call()``, with any exception converted to a violation of ``check``."""
     try:
         return call()
     except Violation:

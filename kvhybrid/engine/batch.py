@@ -1,4 +1,4 @@
-"""From a step's schedule to the ragged batch of the model's forward pass."""
+"""Builds the ragged batch of a forward pass from a step's schedule."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Int64Array = NDArray[np.int64]
 def build_batch(
     scheduled: Sequence[ScheduledRequest], cache: KVCacheManager, device: torch.device | str
 ) -> ForwardBatch:
-    """The scheduled tokens end to end, in the order of ``scheduled``, with one block table for each group.
+    """Concatenate the scheduled tokens, in the order of ``scheduled``, with one block table per group.
 
-    Logits are wanted for the last row of every request that samples. All tensors are int64 on ``device``.
+    Logits are computed for the last row of every request that samples. All tensors are int64 on ``device``.
     """
     starts_S = np.fromiter((item.start for item in scheduled), np.int64, len(scheduled))
     lengths_S = np.fromiter((item.num_tokens for item in scheduled), np.int64, len(scheduled))
@@ -58,13 +58,13 @@ def build_batch(
 
 
 def _block_tables(scheduled: Sequence[ScheduledRequest], cache: KVCacheManager) -> list[Int64Array]:
-    """One for each group."""
+    """One block table per group."""
     ids_of = [cache.get_block_ids(item.request.request_id) for item in scheduled]
     return [block_table(rows) for rows in zip(*ids_of, strict=True)]
 
 
 def block_table(rows: Sequence[IntArray]) -> Int64Array:
-    """``[S, N]``; rows shorter than the longest end in null blocks."""
+    """``[S, N]``; shorter rows are padded with null blocks."""
     table_SN = np.zeros((len(rows), max(map(len, rows))), np.int64)
     for index, row in enumerate(rows):
         table_SN[index, : len(row)] = row

@@ -1,4 +1,4 @@
-"""The byte pool: the one allocation in which every layer of every group keeps its blocks."""
+"""The byte pool: the tensors that hold the blocks of all layers and groups."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from kvhybrid.specs import KVCacheSpec
 
 
 class BytePool:
-    """The pages of a plan: ``plan.num_blocks`` in every tensor, ``plan.memory_bytes`` in all.
+    """The pages of a plan: ``plan.num_blocks`` in every tensor, ``plan.memory_bytes`` in total.
 
-    Layer i of every group lies in tensor i, and a block id stands for one page in every tensor, so that a
-    block can belong to any group. A layer reads its pages through `views`, which are strided over a page's
-    padding and share the pool's memory.
+    Layer i of every group uses tensor i, and a block id refers to one page in every tensor, so a block can belong
+    to any group. A layer accesses its pages through `views`, which share the pool's memory and skip padding by
+    stride.
     """
 
     def __init__(self, plan: CachePlan, device: torch.device | str = "cpu") -> None:
         self._plan = plan
-        # Zeros and not garbage: a kernel that gives the null block weight 0 must not meet a NaN there.
+        # Zeros and not garbage, since a kernel may read the null block with weight 0, and 0 · NaN is NaN.
         self.tensors = tuple(
             torch.zeros((plan.num_blocks, page_bytes), dtype=torch.uint8, device=device)
             for page_bytes in plan.tensor_page_bytes
         )
-        """uint8 ``[num_blocks, page_bytes]``, one for each layer of the longest group."""
+        """uint8 ``[num_blocks, page_bytes]``, one per layer of the longest group."""
 
     @property
     def num_bytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def views(self) -> dict[str, LayerCache]:
-        """Every layer's page parts as ``[num_blocks, *part.shape]``; writing to them writes to the pool.
+        """Every layer's page parts as ``[num_blocks, *part.shape]``, sharing the pool's memory.
 
-        Raises ValueError where a spec's parts cannot be viewed in place; see `page_part_offsets`.
+        Raises ValueError if a spec's parts cannot be viewed in place; see `page_part_offsets`.
         """
         return {
             layer: _layer_cache(tensor, self._plan.layer_specs[layer])
@@ -57,10 +57,10 @@ class BytePool:
 
 
 def page_part_offsets(spec: KVCacheSpec, page_bytes: int) -> list[int]:
-    """Where each of ``spec``'s page parts starts in a page, in bytes.
+    """The offset in bytes of each of ``spec``'s page parts.
 
-    A part is read in place, so its offset and the distance between pages must be multiples of its element's
-    size. Raises ValueError that names the part where they are not.
+    Parts are viewed in place, so the offset and the page size must be multiples of the part's element size. Raises
+    ValueError, naming the part, if they are not.
     """
     offsets: list[int] = []
     offset = 0
@@ -88,7 +88,7 @@ def _layer_cache(pages: Tensor, spec: KVCacheSpec) -> LayerCache:
 
 
 def _independent(pairs: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """Cut ``pairs`` into runs in which no target is a source or target of a later pair of the same run."""
+    """Split ``pairs`` into runs in which no target is a source or target of a later pair of the same run."""
     batch: list[tuple[int, int]] = []
     written: set[int] = set()
     for source, target in pairs:

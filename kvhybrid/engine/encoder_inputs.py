@@ -1,4 +1,4 @@
-"""What the encoder reads for each request: checked when it is queued, run when it is admitted."""
+"""Encoder inputs of requests: validated when the request is queued, encoded when it is admitted."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from kvhybrid.models.base import EncoderBatch, EncoderInput, GroupBatch, HybridM
 
 
 def read_encoder_input(model: HybridModel, request_id: str, found: Any, most_tokens: int) -> EncoderInput | None:
-    """The input of one request, or None for a model without an encoder.
+    """The validated input of one request, or None for a model without an encoder.
 
-    Raises ValueError where it is missing, not wanted, not of the model's kind, or gives more than
-    ``most_tokens``.
+    Raises ValueError if it is missing, unexpected, not of the type that the model accepts, or has more than
+    ``most_tokens`` encoder tokens.
     """
     if not model.max_encoder_tokens:
         if found is not None:
             raise ValueError(f"request {request_id!r}: encoder_input was given, and this model has no encoder")
         return None
     if found is None:
-        raise ValueError(f"request {request_id!r}: this model reads an encoder; give the request an encoder_input")
+        raise ValueError(f"request {request_id!r}: this model has an encoder and needs an encoder_input")
     try:
         read = model.read_encoder_input(found)
     except ValueError as error:
@@ -42,7 +42,7 @@ def read_encoder_input(model: HybridModel, request_id: str, found: Any, most_tok
 
 
 def one_for_each(encoder_inputs: Sequence[Any] | None, num_prompts: int) -> Sequence[Any]:
-    """As many inputs as prompts, None for each where none are given. ValueError for another number."""
+    """One input per prompt, all None if no inputs are given. Raises ValueError if the numbers differ."""
     if encoder_inputs is None:
         return [None] * num_prompts
     if len(encoder_inputs) != num_prompts:
@@ -51,10 +51,10 @@ def one_for_each(encoder_inputs: Sequence[Any] | None, num_prompts: int) -> Sequ
 
 
 def salt_with(given: EncoderInput, cache_salt: str | None) -> str:
-    """A salt that only requests of the same encoder input and of the same ``cache_salt`` have.
+    """A salt that is shared only by requests with the same encoder input and ``cache_salt``.
 
-    Every decoder layer behind the first cross attention depends on what the encoder read, so that equal decoder
-    tokens alone do not make equal keys and values.
+    Every decoder layer after the first cross attention depends on the encoder input, so requests with equal
+    decoder tokens but different inputs have different keys and values.
     """
     content = given.content.detach().cpu().contiguous()
     digest = sha256(f"{content.dtype} {tuple(content.shape)} ".encode())
@@ -63,7 +63,7 @@ def salt_with(given: EncoderInput, cache_salt: str | None) -> str:
 
 
 def encoder_batch(admitted: Sequence[Request], cache: KVCacheManager, device: torch.device | str) -> EncoderBatch:
-    """The encoder's part of a step, for the requests that got their first blocks in it."""
+    """The encoder inputs of the requests admitted in this step."""
     inputs = [request.encoder_input for request in admitted if request.encoder_input is not None]
     rows_of = [cache.get_block_ids(request.request_id) for request in admitted]
     groups = {}

@@ -1,4 +1,4 @@
-"""The engine: a hybrid model, its planned cache and the scheduler, step by step."""
+"""The engine: runs a hybrid model with its planned cache and the scheduler, step by step."""
 
 from __future__ import annotations
 
@@ -29,28 +29,27 @@ from kvhybrid.scheduling.base import CapacityError, SchedulerOutput
 from kvhybrid.specs import KVCacheSpec
 
 DEFAULT_MEMORY_BYTES = 1 << 30
-"""The most that a pool takes when neither its blocks nor its bytes are given."""
+"""Upper bound on the default pool size, in bytes."""
 
 GREEDY = SamplingParams()
 
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What one step gave."""
+    """The result of one step."""
 
     tokens: Mapping[str, list[int]]
     """The new tokens of this step by request id; requests in the middle of their prompt are not listed."""
     finished: tuple[str, ...]
     stats: StepStats
     failed: Mapping[str, str] = field(default_factory=dict)
-    """Requests that ended because their logits were not finite, with the reason."""
+    """Requests that ended because their logits were not finite: id to reason."""
 
 
 class Engine:
-    """Generates tokens for many requests at once, over one pool of cache blocks.
+    """Generates tokens for many concurrent requests that share one pool of cache blocks.
 
-    Call `add_request` and then `step` while `has_unfinished`, or `stream`, or `generate` for lists of
-    prompts.
+    Call `generate` for a list of prompts, or `add_request` and then `stream` or, while `has_unfinished`, `step`.
     """
 
     @classmethod
@@ -62,13 +61,13 @@ class Engine:
         backends: BackendChoice | None = None,
         **options: Any,
     ) -> Engine:
-        """An engine for a transformers model object, or for a checkpoint folder with ``config.json`` and
+        """Create an engine for a transformers model object, or for a checkpoint folder with ``config.json`` and
         safetensors.
 
-        ``dtype`` is that of weights and cache: the model's own, or float32 for a folder, where not given.
-        ``backends`` are the kernels. ``options`` are those of `Engine`; TypeError names one that does not exist.
-        Unless ``eos_token_id`` is among them, requests end with the tokens that the model's generation config
-        names, or else its config; None lets them run to their ``max_new_tokens``.
+        ``dtype`` is that of weights and cache, by default the model's own, or float32 for a folder. ``backends``
+        selects the kernels. ``options`` are those of `Engine`; unknown ones raise TypeError. If ``eos_token_id``
+        is not given, it is read from the model's generation config or else its config; with None, requests run to
+        their ``max_new_tokens``.
         """
         accepted = [name for name in signature(cls.__init__).parameters if name not in ("self", "model")]
         unknown = sorted(set(options) - set(accepted))
@@ -108,28 +107,28 @@ class Engine:
         device: torch.device | str = "cpu",
         cache_manager: Callable[..., KVCacheManager] = KVCacheManager,
     ) -> None:
-        """``block_size`` is in tokens; planning may raise it for the sake of a state. ``hash_block_size`` is the
-        number of tokens per prefix key; one below the block size lets a hit on full attention and states end
-        inside a block, which is then copied.
+        """``block_size`` is in tokens; planning may raise it to fit a state. ``hash_block_size`` is the number of
+        tokens per prefix key; if it is below the block size, a hit on full attention and states can end inside a
+        block, which is then copied.
 
-        The pool has ``num_blocks`` blocks or takes ``memory_bytes``. Where neither is given, it holds
-        ``max_num_seqs`` requests of ``max_model_len`` tokens, but takes at most `DEFAULT_MEMORY_BYTES`.
+        The pool has ``num_blocks`` blocks or takes ``memory_bytes``. By default it fits ``max_num_seqs`` requests
+        of ``max_model_len`` tokens, but takes at most `DEFAULT_MEMORY_BYTES`.
 
-        ``max_model_len`` bounds prompt and output together; the model's own where not given. ``eos_token_id``,
-        one or several, ends a request; without it every request runs to its ``max_new_tokens``. ``track_misses``
-        names the cause of every prompt token that was not hit.
+        ``max_model_len`` bounds prompt and output together; by default it is the model's own. ``eos_token_id``,
+        one token or several, ends a request; without it, every request runs to its ``max_new_tokens``. With
+        ``track_misses``, every prompt token that was not hit is counted under its cause.
 
         ``retention``, ``eviction`` and ``scheduler`` are plug-ins: a registered name, ``module:Class``, or a
-        callable that makes one.
+        callable that creates one.
 
-        ``max_encoder_tokens`` bounds what the encoder of an encoder-decoder model gives for one request; the
-        model's own where not given. Encoder tokens do not count among ``max_batched_tokens``.
+        ``max_encoder_tokens`` bounds the encoder tokens of one request of an encoder-decoder model; by default it
+        is the model's own. Encoder tokens do not count towards ``max_batched_tokens``.
 
         ``cache_manager`` is called to make the cache manager, with the arguments of `KVCacheManager`; with
         `Recorder.manager`, its calls are recorded.
 
-        Raises ValueError for options that do not go together, and PlanningError where one request of
-        ``max_model_len`` tokens does not fit in the pool.
+        Raises ValueError for inconsistent options, and PlanningError if one request of ``max_model_len`` tokens
+        does not fit in the pool.
         """
         _check_options(model, block_size, max_model_len, max_encoder_tokens)
         self.model = model.to(device).eval()
@@ -192,12 +191,12 @@ class Engine:
     ) -> str:
         """Queue a prompt and return the request's id.
 
-        An encoder-decoder model needs an ``encoder_input``: what its ``read_encoder_input`` takes. The prompt is
-        then that of the decoder, with its start token. Requests share cached prefixes only with those of the same
-        encoder input and ``cache_salt``.
+        An encoder-decoder model needs an ``encoder_input``, in the form that its ``read_encoder_input`` accepts.
+        The prompt is then the decoder's, including its start token. Requests share cached prefixes only with
+        requests of the same encoder input and ``cache_salt``.
 
-        Raises ValueError for an empty or too long prompt, a token outside of the vocabulary, an encoder input that
-        does not fit the model, or an id that an unfinished request has.
+        Raises ValueError for an empty or too long prompt, a token outside of the vocabulary, an invalid encoder
+        input, or the id of an unfinished request.
         """
         if request_id is None:
             request_id = next(name for name in self._names if name not in self._sampling)
@@ -228,9 +227,9 @@ class Engine:
     def step(self) -> StepOutput:
         """Schedule, copy, compute, sample: at most ``max_batched_tokens`` tokens over all requests.
 
-        Raises CapacityError for a request that the whole pool cannot hold; it is dropped, the others go on.
-        If the forward pass fails, no request is lost: all are computed again. A request whose logits are NaN or
-        infinite ends, and the prefix cache forgets its prefix.
+        Raises CapacityError for a request that does not fit in the whole pool; it is dropped, the others continue.
+        If the forward pass fails, no request is lost: all are recomputed. A request with logits that are NaN or
+        infinite ends, and its prefix is removed from the cache.
         """
         began = perf_counter()
         try:
@@ -261,7 +260,7 @@ class Engine:
         return StepOutput(tokens, finished, stats, {name: _not_finite(name) for name in failed})
 
     def stream(self) -> Iterator[StepOutput]:
-        """Step until every request is finished. Requests may be added in between."""
+        """Step until every request is finished. Requests may be added between steps."""
         while self.has_unfinished:
             yield self.step()
 
@@ -274,11 +273,11 @@ class Engine:
         sampling: SamplingParams | Sequence[SamplingParams] = GREEDY,
         cache_salt: str | None = None,
     ) -> list[list[int]]:
-        """The new tokens of every prompt, in order. ``sampling`` is one for all prompts, or one for each.
-        ``encoder_inputs`` are those of `add_request`, one for each prompt.
+        """Return the new tokens of every prompt, in order. ``sampling`` is one for all prompts or one per prompt;
+        ``encoder_inputs`` has one per prompt.
 
-        Requests that were queued before are stepped along with them. An error drops the requests of this call.
-        Raises FloatingPointError if the logits of one of them are not finite.
+        Requests that were queued before run along. An error drops the requests of this call. Raises
+        FloatingPointError if the logits of one of them are not finite.
         """
         choices = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
         if len(choices) != len(prompts):
@@ -309,7 +308,7 @@ class Engine:
         return list(outputs.values())
 
     def abort(self, request_id: str) -> None:
-        """Drop a request and free its blocks; an id that is finished or unknown is ignored."""
+        """Drop a request and free its blocks; finished and unknown ids are ignored."""
         self.scheduler.abort(request_id)
         self._sampling.pop(request_id, None)
 
@@ -320,8 +319,8 @@ class Engine:
     def _execute(self, output: SchedulerOutput) -> tuple[dict[str, int], list[str]]:
         """Run the step on the device.
 
-        Returns the sampled token of every request that reached its last one, and the ids of the requests whose
-        logits are not finite.
+        Returns the sampled token of every request whose known tokens are all computed, and the ids of the requests
+        whose logits are not finite.
         """
         self.pool.copy_blocks(output.copies)
         if not output.scheduled:
@@ -347,7 +346,7 @@ class Engine:
 
 
 def _not_finite(request_id: str) -> str:
-    return f"request {request_id!r}: the model gave logits that are not finite (NaN or infinite)"
+    return f"request {request_id!r}: the model returned logits that are not finite (NaN or infinite)"
 
 
 def _check_options(

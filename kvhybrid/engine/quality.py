@@ -1,6 +1,7 @@
-"""What a run's cache does to the model's predictions: bits per byte of a text, read through the run's own pages.
+"""Quality of the model's predictions with the run's cache, in bits per byte of a text.
 
-A spec that keeps less than the model was trained with saves memory and costs bits; both are in one summary.
+A spec that keeps less than the model was trained with saves memory but raises the bits per byte; the summary has
+both.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class QualitySettings:
     """A text whose bits per byte are measured."""
 
     path: str | None = None
-    """A text file in UTF-8; the held-out part of the standard library's source where not given."""
+    """A text file in UTF-8; by default, the held-out part of the standard library's source."""
     bytes: int = 4096
-    """Of the text, in excerpts spread evenly over it; 0 measures nothing."""
+    """Bytes of the text to measure, in excerpts spread evenly over it; 0 turns the measurement off."""
     excerpt_bytes: int = 256
 
     def __post_init__(self) -> None:
@@ -40,11 +41,11 @@ class QualitySettings:
 
     @property
     def longest_request(self) -> int:
-        """Tokens: one has at least a byte, and a tokenizer may put a mark before and after a text."""
+        """Tokens of the longest excerpt: at most one per byte, plus a start and an end token."""
         return self.excerpt_bytes + 2
 
     def texts(self) -> list[str]:
-        """The excerpts. Raises ValueError for a file that cannot be read or holds next to nothing."""
+        """The excerpts. Raises ValueError for a file that cannot be read or has fewer than two bytes."""
         try:
             text = held_out_text() if self.path is None else read_bytes(self.path)
         except UnreadableError as error:
@@ -65,27 +66,27 @@ class Quality:
     """How well a text was predicted."""
 
     bits: float
-    """Of all predicted tokens together."""
+    """Sum over all predicted tokens."""
     predicted_tokens: int
     tokens: int
-    """Predicted or given: the first token of an excerpt is given, since nothing comes before it."""
+    """All tokens, including the first of each excerpt, which is given and not predicted."""
     bytes: int
-    """Of the text that the tokens spell."""
+    """Bytes of the text."""
 
     @property
     def bits_per_byte(self) -> float:
-        """Bits per token times tokens per byte, so that models with different tokenizers compare."""
+        """Bits per token times tokens per byte, which is comparable between tokenizers."""
         return self.bits / self.predicted_tokens * self.tokens / self.bytes
 
     def metrics(self) -> dict[str, float]:
-        """For trackers."""
+        """The metrics for trackers."""
         return {"quality/bits_per_byte": self.bits_per_byte, "quality/bytes": self.bytes}
 
 
 def excerpts(text: bytes, num_bytes: int, length: int) -> list[str]:
-    """``num_bytes`` of ``text`` in excerpts of ``length`` bytes, spread evenly; all of it where it is shorter.
+    """``num_bytes`` of ``text`` in evenly spread excerpts of ``length`` bytes; the whole text if it is shorter.
 
-    A character that an excerpt's end cuts in two is left out, and so is a last excerpt of a single byte.
+    A character that the end of an excerpt would split is omitted, and so is a last excerpt of a single byte.
     """
     num_bytes = min(num_bytes, len(text))
     num_bytes -= num_bytes % length == 1
@@ -100,13 +101,13 @@ def excerpts(text: bytes, num_bytes: int, length: int) -> list[str]:
 
 
 def measure(engine: Engine, codec: TextCodec, texts: Sequence[str]) -> Quality:
-    """Predict every token of ``texts`` from those before it in the same text, with the engine's model, kernels,
-    specs, pool and chunks of prefill.
+    """Predict every token of ``texts`` from the earlier tokens of the same text, with the engine's model, kernels,
+    specs, pool and prefill chunks.
 
-    A cache manager of its own hands out the engine's blocks, so the engine has to be idle and without cached
-    blocks: call this before the first request. Nothing is counted in the engine's figures. Raises ValueError for a
-    text that is longer than ``max_model_len``, has fewer than two tokens or one that the model does not know, and
-    for logits that are not finite.
+    A separate cache manager allocates the engine's blocks, so the engine must be idle and without cached blocks:
+    call this before the first request. The engine's statistics do not change. Raises ValueError for a text that is
+    longer than ``max_model_len``, has fewer than two tokens or a token outside of the vocabulary, and for logits
+    that are not finite.
     """
     prompts = [_encoded(codec, text) for text in texts]
     highest, last = max((token for prompt in prompts for token in prompt), default=0), engine.model.vocab_size - 1
@@ -115,9 +116,9 @@ def measure(engine: Engine, codec: TextCodec, texts: Sequence[str]) -> Quality:
     nats = sum(_nats(engine, prompts))
     if not isfinite(nats):
         raise ValueError(
-            "quality: the model gave logits that are not finite (NaN or infinite); quality=none measures none"
+            "quality: the model's logits are not finite (NaN or infinite); quality=none skips the measurement"
         )
-    # A mark that the codec sets in front of a prompt is no text.
+    # A start token that the codec puts before a prompt is not part of the text.
     marks = sum(codec.decode(prompt[:1]) == "" for prompt in prompts)
     tokens = sum(map(len, prompts))
     return Quality(
@@ -129,13 +130,13 @@ def measure(engine: Engine, codec: TextCodec, texts: Sequence[str]) -> Quality:
 
 
 def _encoded(codec: TextCodec, text: str) -> list[int]:
-    """The tokens of ``text``, without a mark that the codec sets behind it: its end need not be predicted."""
+    """The tokens of ``text``, without an end token: the end need not be predicted."""
     tokens = codec.encode(text)
     return tokens[:-1] if tokens and codec.decode(tokens[-1:]) == "" else tokens
 
 
 def _nats(engine: Engine, prompts: Sequence[Sequence[int]]) -> Iterator[float]:
-    """What each step's predictions cost."""
+    """The cross-entropy of each step's predictions, in nats."""
     import torch
 
     from kvhybrid.cache.manager import KVCacheManager
@@ -147,7 +148,7 @@ def _nats(engine: Engine, prompts: Sequence[Sequence[int]]) -> Iterator[float]:
         engine.plan.config,
         max_model_len=engine.plan.max_model_len,
         max_in_flight_tokens=engine.scheduler.max_batched_tokens,
-        enable_caching=False,  # a token that is taken from the cache has no logits
+        enable_caching=False,  # cached tokens have no logits
     )
     scheduler = Scheduler(
         cache,
@@ -174,7 +175,7 @@ def _nats(engine: Engine, prompts: Sequence[Sequence[int]]) -> Iterator[float]:
 
 
 def _cost(logits_TV: Tensor, output: SchedulerOutput) -> float:
-    """Nats of the tokens that follow the scheduled ones in their prompts; the last of a prompt has no follower."""
+    """Cross-entropy, in nats, of the tokens that follow the scheduled ones in their prompts."""
     import torch
     from torch.nn.functional import cross_entropy
 

@@ -1,4 +1,4 @@
-"""Sampling: how the next token is chosen from a row of logits."""
+"""Sampling of the next token from a row of logits."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch import Tensor
 class SamplingParams:
     """How one request chooses its tokens.
 
-    ``temperature`` 0 is greedy: the largest logit wins. Otherwise a token is drawn from the softmax of
-    logits / temperature, over the ``top_k`` largest logits where ``top_k`` is not 0.
+    ``temperature`` 0 is greedy. Otherwise a token is drawn from the softmax of logits / temperature, over the
+    ``top_k`` largest logits unless ``top_k`` is 0.
     """
 
     temperature: float = 0.0
@@ -32,10 +32,10 @@ class SamplingParams:
 
 
 def sample(logits_RV: Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
-    """One token id per row. ``positions`` are the places in their sequences that the tokens will take.
+    """Sample one token id per row. ``positions`` are the positions of the new tokens in their sequences.
 
-    A draw depends on the row's logits, its seed and its position alone, so that a request gets the same
-    tokens in any batch, in any chunks, and after a preemption. All logits have to be finite; see `finite_rows`.
+    A draw depends only on the row's logits, seed and position, so a request gets the same tokens in any batch,
+    with any chunks, and after a preemption. All logits must be finite; see `finite_rows`.
     """
     tokens: list[int] = logits_RV.argmax(dim=-1).tolist()
     drawn = [row for row, choice in enumerate(params) if choice.temperature > 0]
@@ -47,21 +47,21 @@ def sample(logits_RV: Tensor, params: Sequence[SamplingParams], positions: Seque
 
 
 def finite_rows(logits_RV: Tensor) -> list[bool]:
-    """Row by row, whether every logit is finite."""
-    # A NaN is the least and the largest of its row.
+    """For every row, whether all logits are finite."""
+    # A NaN is both minimum and maximum of its row.
     least_R, largest_R = torch.aminmax(logits_RV, dim=-1)
     finite: list[bool] = (least_R.isfinite() & largest_R.isfinite()).tolist()
     return finite
 
 
 def _draw(logits_RV: Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
-    """Invert each row's cumulative distribution at its uniform number.
+    """Invert each row's cumulative distribution at its uniform random number.
 
-    The order is that of the vocabulary, not of the logits: logits that differ by rounding between two batches
-    then move the bounds of the intervals a little, but never swap intervals.
+    Tokens are in vocabulary order, not sorted by logit, so that rounding differences between two batches move the
+    bounds of intervals slightly but never swap intervals.
     """
     temperatures = torch.tensor([choice.temperature for choice in params], dtype=torch.float64)
-    # The largest logit becomes 0, so that a temperature near 0 does not divide it to infinity.
+    # Subtract the largest logit first, so that dividing by a temperature near 0 does not overflow.
     wide_RV = logits_RV.double()
     scaled_RV = (wide_RV - wide_RV.amax(-1, keepdim=True)) / temperatures.to(logits_RV.device)[:, None]
     scaled_RV = _keep_top_k(scaled_RV, [choice.top_k for choice in params])
@@ -74,7 +74,7 @@ def _draw(logits_RV: Tensor, params: Sequence[SamplingParams], positions: Sequen
 
 
 def _keep_top_k(logits_RV: Tensor, top_ks: Sequence[int]) -> Tensor:
-    """The logits with -inf where a row's ``top_k`` leaves a token out."""
+    """The logits, with -inf for tokens outside of a row's ``top_k``."""
     vocab_size = logits_RV.shape[-1]
     kept_RV = logits_RV
     for top_k in {k for k in top_ks if 0 < k < vocab_size}:
@@ -86,5 +86,5 @@ def _keep_top_k(logits_RV: Tensor, top_ks: Sequence[int]) -> Tensor:
 
 
 def _uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) that is a pure function of ``seed`` and ``position`` (a counter-based generator)."""
+    """A number in [0, 1), a pure function of ``seed`` and ``position`` (a counter-based generator)."""
     return float(np.random.Generator(np.random.Philox(key=seed, counter=position)).random())

@@ -1,4 +1,4 @@
-"""The command line of a Hydra verb: flags and overrides in any order, and one line for what is neither."""
+"""The command line of a Hydra verb: flags and overrides in any order, with one-line errors for anything else."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from kvhybrid.hydra_app.errors import MOST_SHOWN
 
 
 def flags_first(verb: str, arguments: Sequence[str]) -> list[str]:
-    """``arguments`` with the flags in front, since Hydra's parser takes no override behind one that follows
-    another override. Raises `InputError` for a flag that it would refuse, or that has no meaning here."""
+    """``arguments`` with the flags first, since Hydra's parser does not accept overrides both before and after
+    flags.
+
+    Raises `InputError` for a flag that is invalid or not supported here.
+    """
 
     def refuse(message: str) -> NoReturn:
         raise InputError(f"{message}; see kvhybrid {verb} --help")
@@ -32,14 +35,14 @@ def flags_first(verb: str, arguments: Sequence[str]) -> list[str]:
     if given.experimental_rerun is not None:
         refuse("--experimental-rerun is not accepted, since it unpickles a file")
     if given.package is not None and given.cfg is None:
-        refuse("--package is accepted beside --cfg only")
+        refuse("--package is only accepted with --cfg")
     flags = list(arguments)
     for override in given.overrides:
         flags.remove(override)
         try:
             OverridesParser.create().parse_override(override)
         except HydraException:
-            pass  # Hydra says it once it knows what is asked of it
-        except ValueError as error:  # more digits than Python converts
+            pass  # Hydra reports it after parsing
+        except ValueError as error:  # more digits than Python's limit
             refuse(f"cannot read {override[:MOST_SHOWN]}...: {error}")
     return [*flags, *given.overrides]

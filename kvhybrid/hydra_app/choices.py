@@ -1,4 +1,4 @@
-"""What the help of a Hydra verb lists: every choice of its groups, and every plug-in. Imports no Hydra."""
+"""Choices and plug-ins for the help text of a Hydra verb. Does not import Hydra."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLUMN = 20
 
 
 def list_choices(groups: Sequence[str]) -> str:
-    """Every choice of every group: the files in conf/ with the comment that opens each, and the plug-ins of other
+    """Every choice of every group: the files in conf/ with their first comments, and the plug-ins of other
     distributions."""
     lines = []
     for group in groups:
@@ -26,7 +26,7 @@ def list_choices(groups: Sequence[str]) -> str:
 
 
 def list_names(registries: Mapping[str, Registry[Any]]) -> str:
-    """The names of plug-ins that have no group: those that are built in, then those of other distributions."""
+    """The names of plug-ins without a group: first the built-in ones, then those of other distributions."""
     lines = []
     for key, registry in registries.items():
         built_in = (entry.name for entry in registry.entries() if entry.origin == BUILT_IN)

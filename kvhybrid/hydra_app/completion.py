@@ -1,4 +1,4 @@
-"""Completion in bash of the overrides of a Hydra verb. Hydra answers; its own script knows no verbs."""
+"""Bash completion of a Hydra verb's overrides. Hydra completes them, but its own script does not support verbs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kvhybrid.errors import InputError
 
 FLAGS = ("-sc", "--shell-completion")
 
-# Hydra takes the first word of the line for the name of the program: here that is the verb.
+# Hydra takes the first word of the line as the name of the program: here, that is the verb.
 INSTALL = r"""_kvhybrid()
 {
     local line=${COMP_LINE:0:COMP_POINT} choices=
@@ -24,7 +24,7 @@ UNINSTALL = "complete -r kvhybrid; unset -f _kvhybrid"
 
 
 def completion_script(arguments: Sequence[str]) -> str | None:
-    """What bash is to evaluate, where ``arguments`` ask for it. Raises `InputError` for another shell."""
+    """The script for bash to evaluate, if ``arguments`` request it. Raises `InputError` for other shells."""
     asked = [argument for argument in arguments if argument not in FLAGS]
     if len(asked) == len(arguments):
         return None

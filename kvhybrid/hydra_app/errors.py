@@ -1,4 +1,4 @@
-"""One line for what Hydra and OmegaConf refuse: the key, what was found, what is accepted."""
+"""Converts errors of Hydra and OmegaConf to one line: the key, what was found, what is accepted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from kvhybrid.errors import nearest
 
 MOST_SHOWN = 60
-"""Characters of a value that a refusal repeats."""
+"""Maximum length of a value in a message, in characters."""
 _TYPE_WORDS = {
     int: "a whole number",
     float: "a number",
@@ -26,7 +26,7 @@ _TYPE_WORDS = {
 
 
 def explain(error: BaseException) -> str:
-    """What is wrong with a config, on one line, from the exception that Hydra raised."""
+    """The error in a config, on one line, from an exception that Hydra raised."""
     if isinstance(error, MissingConfigException) and error.options:
         group, _, choice = str(error.missing_cfg_file).rpartition("/")
         options = [str(option) for option in error.options]
@@ -47,7 +47,7 @@ def explain(error: BaseException) -> str:
 
 
 def _explain_key(error: OmegaConfBaseException) -> str | None:
-    """The line for a key that the schema does not have, or a value of another type than it has."""
+    """The message for a key that the schema does not have, or a value of the wrong type."""
     key = str(error.full_key or "")
     name = str(error.key)
     if not key:
@@ -67,7 +67,7 @@ def _explain_key(error: OmegaConfBaseException) -> str | None:
 
 
 def _found(message: str) -> str:
-    """The offending value, as far as OmegaConf's message has it."""
+    """The invalid value, if OmegaConf's message has it."""
     value = re.match(r"Value '(.*)' (?:of type '\w+'|is not a valid)", message, re.DOTALL)
     if value:
         return value[1] if len(value[1]) <= MOST_SHOWN else f"{value[1][:MOST_SHOWN]}..."
@@ -84,7 +84,7 @@ def _words(kind: Any) -> str:
 
 
 def _place(message: str) -> str:
-    """The YAML file that the error lies in, where Hydra names one."""
+    """The YAML file with the error, if Hydra names one."""
     where = re.match(r"In '([^']+)': \w+ raised while composing", message)
     return f"{where[1]}.yaml: " if where else ""
 

@@ -1,4 +1,4 @@
-"""One job: what Hydra calls, in this process or in a worker of a launcher."""
+"""One job, called by Hydra in this process or in a launcher's worker."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from kvhybrid.sessions.invocation import Invocation
 from kvhybrid.streams import lasting_streams
 
 Task = Callable[[Any, Path, Invocation], RunSummary]
-"""Takes the settings and the run folder, and fills the folder. Raises `InputError` for a mistake."""
+"""Takes the settings and the run folder, and writes the folder. Raises `InputError` for invalid input."""
 
 
 class Job:
-    """The jobs of one launch. What becomes of a job of a sweep is in its folder alone, since workers share nothing
-    else; ``exit_code`` and ``crashed`` are of a run that is no sweep."""
+    """The jobs of one launch. The outcome of a sweep's job is only in its folder, since workers share nothing
+    else; ``exit_code`` and ``crashed`` are only used for a single run."""
 
     def __init__(self, verb: str, settings: type[Any], task: Task) -> None:
         self._verb = verb
@@ -37,7 +37,7 @@ class Job:
         self.crashed = False
 
     def run(self, config: DictConfig) -> float | None:
-        """Run the job that Hydra has set up. Returns its objective, for a sweeper; None where it was not done."""
+        """Run the job that Hydra has set up. Returns its objective for the sweeper; None if it was not done."""
         hydra = HydraConfig.get()
         folder = RunFolder(hydra.runtime.output_dir)
         sweeping = hydra.mode == RunMode.MULTIRUN
@@ -52,7 +52,7 @@ class Job:
             settings = read_config(config, self._settings)
             self.exit_code = int(self._fill(settings, folder, self._invocation(config, hydra)).status != "done")
         except InputError as error:
-            # Hydra would wrap what is raised here in a report of its own.
+            # Hydra would wrap exceptions raised here in a report of its own.
             self._say(error)
             self.exit_code = 2
         except OutputError as error:
@@ -63,7 +63,7 @@ class Job:
             raise
 
     def _run_in_sweep(self, config: DictConfig, folder: RunFolder, hydra: DictConfig) -> float | None:
-        """Also a job that goes wrong returns, so that those after it run."""
+        """Returns even if the job fails, so that later jobs run."""
         overrides = _overrides(hydra)
         try:
             if config.get("record"):
@@ -77,7 +77,7 @@ class Job:
             else:
                 self._fill(settings, folder, invocation)
         except FolderTakenError:
-            raise  # nothing may be written there
+            raise  # the folder must not be written to
         except InputError as error:
             if _is_done(folder):
                 raise  # likewise
@@ -99,7 +99,7 @@ class Job:
         summary = self._task(settings, folder.path, invocation)
         print(folder.path)
         if summary.status == "interrupted":
-            raise NAMES[str(summary.reason)]  # what was found is safe; now the sweep, if it is one, ends too
+            raise NAMES[str(summary.reason)]  # the results are written; now a sweep ends too
         return summary
 
     def _invocation(self, config: DictConfig, hydra: DictConfig) -> Invocation:
@@ -136,7 +136,7 @@ def _is_done(folder: RunFolder) -> bool:
 
 
 def _remove_unfinished(folder: RunFolder, overrides: tuple[str, ...]) -> None:
-    """Remove what an earlier start of the sweep has left of a job that it has not done.
+    """Remove the files of a job that an earlier start of the sweep has not completed.
 
     Raises:
         FolderTakenError: Another process runs the job.
@@ -144,7 +144,7 @@ def _remove_unfinished(folder: RunFolder, overrides: tuple[str, ...]) -> None:
     if folder.outcome() is None or _is_done(folder):
         return
     with folder.claimed(overrides):
-        if not _is_done(folder):  # it might have been done meanwhile
+        if not _is_done(folder):  # it might have been done in the meantime
             folder.clear()
 
 

@@ -29,8 +29,8 @@ def launch(verb: str, settings: type[Any], task: Task, arguments: Sequence[str])
     """Compose ``conf/<verb>.yaml`` with the overrides in ``arguments``, read it as ``settings`` and run ``task``,
     once or as a sweep.
 
-    A job of a sweep that goes wrong says so and the others go on. Returns the exit code: 2 where a job was
-    refused, 1 where one failed, else 0. Raises `InputError` where nothing can be composed; no folder is left then.
+    If a job of a sweep fails, the others still run. Returns the exit code: 2 if a job was refused, 1 if one
+    failed, else 0. Raises `InputError`, without leaving a folder, if the config cannot be composed.
     """
     arguments = flags_first(verb, arguments)
     if script := completion_script(arguments):
@@ -53,7 +53,7 @@ def launch(verb: str, settings: type[Any], task: Task, arguments: Sequence[str])
             ended = _close(started)
             if ended is None or isinstance(error, InputError):
                 raise InputError(explain(error)) from error
-            # A launcher whose worker has died, or a sweeper that cannot go on.
+            # A launcher whose worker has died, or a sweeper that cannot continue.
             mistaken = isinstance(error, (HydraException, OmegaConfBaseException))
             reason = explain(error) if mistaken else str(error).partition("\n")[0]
             print(f"kvhybrid {verb}: the sweep has ended early: {reason}", file=sys.stderr)
@@ -67,9 +67,9 @@ def _close(started: Sequence[Path]) -> int | None:
 
 @contextmanager
 def _as_command_line(verb: str, arguments: Sequence[str]) -> Iterator[None]:
-    """Hydra reads ``sys.argv``, and raises rather than prints only when asked by the environment.
+    """Set ``sys.argv``, which Hydra reads, and the environment variable that makes it raise instead of print.
 
-    Its parser takes ``-m`` only before the overrides; here it may stand anywhere.
+    Its parser accepts ``-m`` only before the overrides; here it may be anywhere.
     """
     sweeping = [argument for argument in arguments if argument in ("-m", "--multirun")]
     others = [argument for argument in arguments if argument not in sweeping]
@@ -87,10 +87,10 @@ def _as_command_line(verb: str, arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _per_job(arguments: Sequence[str]) -> list[str]:
-    """The arguments of a sweep, so written that the keys of a swept group are checked job by job.
+    """The arguments of a sweep, rewritten so that the keys of a swept group are checked per job.
 
-    In ``workload=random,few_shot workload.requests=8`` Hydra would look for ``requests`` in the default workload;
-    a choice of one value it leaves to the jobs.
+    In ``workload=random,few_shot workload.requests=8``, Hydra would look up ``requests`` in the default workload,
+    but it leaves a choice with a single value to the jobs.
     """
     parser = OverridesParser.create()
     given = list(arguments)

@@ -40,7 +40,7 @@ PARTS: Mapping[str, Part] = {
         SchedulerSettings,
         frozenset(("cache", "max_batched_tokens", "max_num_seqs", "end_token_ids")),
     ),
-    "eviction": Part(orders, EvictionSettings, frozenset(("release_of",))),
+    "eviction": Part(orders, EvictionSettings, frozenset(("blocks",))),
     "retention": Part(
         retention_policies, RetentionSettings, frozenset(("interval", "scheduler_block_size", "draft"))
     ),

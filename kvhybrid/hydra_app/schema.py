@@ -1,4 +1,4 @@
-"""From the schema classes to Hydra, and from a composed config back to settings."""
+"""Registers the schema with Hydra, and converts a composed config to settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Settings = TypeVar("Settings")
 
 
 def register_schema() -> None:
-    """Hand the schemas of both verbs to Hydra's config store, and the plug-ins to its search path."""
+    """Add the schemas of both verbs to Hydra's config store, and the plug-ins to its search path."""
     register_plugins()
     store = ConfigStore.instance()
     store.store(name="run_schema", node=_open_schema(RunSettings), provider="kvhybrid")
@@ -31,7 +31,7 @@ def register_schema() -> None:
 
 
 def _open_schema(settings: type[Any]) -> type[Any]:
-    """``settings`` as a schema that is open where a plug-in says what the keys are."""
+    """``settings`` as a schema that accepts any keys where a plug-in defines them."""
     return make_schema(settings.__name__, map(_opened, of_dataclass(settings)))
 
 
@@ -42,12 +42,12 @@ def _opened(key: Parameter) -> Parameter:
 
 
 def read_config(config: DictConfig, kind: type[Settings]) -> Settings:
-    """The ``kind`` that ``config`` spells, with its plug-ins made.
+    """Convert ``config`` to a ``kind``, and create its plug-ins.
 
-    ``config`` is left with every reference resolved and every default of a plug-in spelt out.
+    Resolves all references in ``config`` and fills in the defaults of plug-ins.
 
     Raises:
-        InputError: A value is missing, of the wrong type or out of range, or a plug-in cannot be had.
+        InputError: A value is missing, of the wrong type or out of range, or a plug-in cannot be loaded.
     """
     try:
         _refuse_missing(config)
@@ -76,7 +76,7 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 
 def _plugin(config: DictConfig, group: str, key: str) -> Any:
-    """What ``key`` describes: the plug-in, or the settings of one that is made later."""
+    """The plug-in that ``key`` describes, or the settings of one that is created later."""
     part = PARTS[group]
     kind = _kind(config, part, key)
     typed = OmegaConf.create()
@@ -96,7 +96,7 @@ def _plugin(config: DictConfig, group: str, key: str) -> Any:
 
 
 def _kind(config: DictConfig, part: Part, key: str) -> str:
-    """The plug-in that the config names at ``key``; where it may be left out, the one that the settings name."""
+    """The plug-in that the config names at ``key``; if optional and missing, the default of the settings."""
     node = OmegaConf.select(config, key)
     default = part.settings().kind if part.settings else None
     kind = node.get("kind", default) if isinstance(node, DictConfig) else None
@@ -126,7 +126,7 @@ def _refuse_missing(config: DictConfig) -> None:
 
 
 def _refuse_unknown_keys(node: DictConfig, place: str = "") -> None:
-    """Hydra lets ``+key=value`` past the schema; nothing would read such a key."""
+    """``+key=value`` bypasses Hydra's schema, but nothing would read such a key."""
     schema = OmegaConf.get_type(node)
     known = [field.name for field in fields(schema)] if is_dataclass(schema) else None
     for key in node:

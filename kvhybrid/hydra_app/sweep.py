@@ -1,4 +1,4 @@
-"""The end of a sweep: what its jobs' folders say, as a table, as ``sweep.json`` and as an exit code."""
+"""The end of a sweep: collects the outcomes in its jobs' folders into a table, ``sweep.json`` and an exit code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kvhybrid.report.table import print_sweep
 from kvhybrid.run_folder import RunFolder, remove_empty
 
 SWEEP_CONFIG = "multirun.yaml"
-"""The file that Hydra writes into the sweep's folder before it looks at the jobs."""
+"""The file that Hydra writes to the sweep's folder before it starts jobs."""
 
 
 _started: ContextVar[list[Path]] = ContextVar("the folders of the sweeps that were started")
@@ -26,7 +26,7 @@ _started: ContextVar[list[Path]] = ContextVar("the folders of the sweeps that we
 
 @contextmanager
 def sweeps_started() -> Iterator[list[Path]]:
-    """The folders of the sweeps that Hydra starts from here on: one, or none where it runs a single job."""
+    """The folders of the sweeps that Hydra starts within the block: one, or none for a single job."""
     token = _started.set([])
     try:
         yield _started.get()
@@ -35,7 +35,7 @@ def sweeps_started() -> Iterator[list[Path]]:
 
 
 class SweepStart(Callback):  # type: ignore[misc]
-    """Makes the folder of a sweep known for its end, however it comes about."""
+    """Records the folder of a sweep, so that `close_sweep` can be called however the sweep ends."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         _started.get().append(Path(config.hydra.sweep.dir).absolute())
@@ -44,8 +44,8 @@ class SweepStart(Callback):  # type: ignore[misc]
 def close_sweep(folder: Path) -> int | None:
     """Print one row per job of the sweep in ``folder``, and write ``sweep.json``.
 
-    Returns 2 where a job was refused, else 1 where one was not done, else 0; None where no job was started.
-    Nothing is left of a sweep without jobs.
+    Returns 2 if a job was refused, else 1 if a job was not done, else 0. If no job was started, returns None and
+    removes the folder.
     """
     jobs = sorted(_jobs(folder), key=lambda job: [(len(part), part) for part in re.split(r"\D+", job[0])])
     if not jobs:
@@ -64,7 +64,7 @@ def close_sweep(folder: Path) -> int | None:
 
 
 def _jobs(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The name of each job, which is its folder's, and how it ended."""
+    """The name of each job, which is that of its folder, and its outcome."""
     for parent, names, _ in os.walk(folder):
         found = RunFolder(parent).outcome() if Path(parent) != folder else None
         if found is not None:

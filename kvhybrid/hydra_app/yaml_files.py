@@ -1,4 +1,4 @@
-"""YAML files of a user: checked before OmegaConf expands them."""
+"""Checks a user's YAML files before OmegaConf expands them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kvhybrid.errors import InputError
 from kvhybrid.files import UnreadableError, read_text
 
 MOST_NODES = 10_000
-"""Keys and values that a file may hold, those behind its aliases counted as often as they are named."""
+"""Maximum number of keys and values of a file, with aliases expanded."""
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class FileConfigSource(file_config_source.FileConfigSource):  # type: ignore[misc]
-    """Hydra's source for files, of the same name and in its place."""
+    """Replaces Hydra's source for files."""
 
     def load_config(self, config_path: str) -> ConfigResult:
         check_yaml(Path(self.path, self._normalize_file_name(config_path)))
@@ -33,12 +33,12 @@ def check_config_files() -> None:
 
 
 def check_yaml(path: Path) -> None:
-    """Raises `InputError` for a file that cannot be read, and for one whose aliases or nesting make it grow: with
-    20 lines of ten aliases each, a file would keep OmegaConf busy for ever."""
+    """Raise `InputError` for a file that cannot be read, or whose aliases or nesting make it too large: 20 lines
+    of ten aliases each would keep OmegaConf busy forever."""
     try:
         root = yaml.compose(read_text(path), Loader=LOADER)
         if root is not None and _num_nodes(root, {}) > MOST_NODES:
-            raise UnreadableError(f"more than {MOST_NODES:,} keys and values, aliases counted as often as named")
+            raise UnreadableError(f"more than {MOST_NODES:,} keys and values, with aliases expanded")
     except UnreadableError as error:
         raise InputError(f"{path}: cannot be read: {error}; accepted: a config in YAML") from error
     except RecursionError:
@@ -50,9 +50,9 @@ def check_yaml(path: Path) -> None:
 
 
 def _num_nodes(node: yaml.Node, known: dict[int, int]) -> int:
-    """The size of ``node`` with its aliases expanded; ``known`` has those of nodes that were seen."""
+    """The size of ``node`` with its aliases expanded; ``known`` caches the sizes of nodes."""
     if id(node) not in known:
-        known[id(node)] = MOST_NODES + 1  # for an alias inside of what it names
+        known[id(node)] = MOST_NODES + 1  # for an alias inside of its own anchor
         parts = node.value if isinstance(node.value, list) else ()
         children = [child for part in parts for child in (part if isinstance(part, tuple) else (part,))]
         known[id(node)] = 1 + sum(_num_nodes(child, known) for child in children)

@@ -1,4 +1,4 @@
-"""Planning: layers to groups, groups to one page size, memory to a number of blocks."""
+"""Cache planning: groups layers, unifies page sizes and computes the number of blocks."""
 
 from kvhybrid.planning.error import PlanningError
 from kvhybrid.planning.grouping import group_layers

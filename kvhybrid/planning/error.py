@@ -6,4 +6,4 @@ from kvhybrid.errors import InputError
 
 
 class PlanningError(InputError):
-    """Layers, memory and limits that no cache can be planned for. The text says what to change."""
+    """No cache can be planned for these layers, memory and limits. The message says what to change."""

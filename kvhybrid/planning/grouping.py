@@ -13,14 +13,14 @@ from kvhybrid.specs import KVCacheSpec
 def group_layers(
     layer_specs: Mapping[str, KVCacheSpec], draft_layers: Collection[str] = ()
 ) -> tuple[KVCacheGroup, ...]:
-    """The groups of layers whose pages are already one size, in the order of their first layers' specs.
+    """Group layers whose pages already have one size, in the order of their first layers.
 
-    Layers of equal spec form a bucket. The buckets are cut into groups of about equal size, because layer i
-    of each group is placed in tensor i of the pool and a shorter group leaves its last tensors unused. A bucket is
-    dealt out by stride, so that its groups differ by one layer at most. A group is named for its spec's kind,
-    with an index where a kind has several.
+    Layers of equal spec form a bucket. Buckets are divided into groups of about equal size, because layer i of
+    each group is placed in tensor i of the pool and a shorter group leaves its last tensors unused. Layers of a
+    bucket are assigned to its groups round-robin, so these differ by at most one layer. A group is named after its
+    spec's kind, with an index if there are several of a kind.
 
-    One uniform type is one group; its ``spec`` is that of a layer with the largest page.
+    Layers of one uniform type (`is_uniform`) form one group, with the spec of a layer with the largest page.
     """
     if is_uniform(layer_specs):
         largest = max(layer_specs.values(), key=lambda spec: spec.page_bytes)
@@ -40,9 +40,9 @@ def group_layers(
 
 
 def group_size(bucket_sizes: Sequence[int]) -> int:
-    """Layers per group: the smallest bucket, or the largest where it is less than 1.5 times the smallest.
+    """Layers per group: the smallest bucket size, or the largest if it is less than 1.5 times the smallest.
 
-    In the second case a little padding costs less than a second group.
+    In the second case, the padding costs less than a second group.
     """
     smallest, largest = min(bucket_sizes), max(bucket_sizes)
     return largest if largest < 1.5 * smallest else smallest

@@ -1,7 +1,7 @@
-"""Pages: one size in bytes for the blocks of all groups.
+"""Page sizes: brings the pages of all groups to one size in bytes.
 
-Only what a spec declares is looked at: its bytes, and whether they grow with the block. A page that grows
-holds tokens; one that does not holds a state.
+Uses only the page size that a spec declares, and whether it grows with the block size: such a page holds tokens,
+otherwise it holds a state.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from kvhybrid.specs import KVCacheSpec
 def unify_pages(
     layer_specs: Mapping[str, KVCacheSpec], *, page_multiple: int, max_model_len: int
 ) -> dict[str, KVCacheSpec]:
-    """The specs of the layers, in order, with one ``page_bytes`` for all of them.
+    """The specs of the layers, in order, adjusted to one ``page_bytes``.
 
-    States come first. Where the largest state does not fit in the largest token page, the blocks of token
-    specs are raised to the smallest multiple of ``page_multiple`` tokens at which it does. The states take
-    that block size. Then every page is brought to the largest: a token page gets the largest block that fits, and
-    what is left is padding. A state without prefix caching gets one block for the whole request.
+    First, states: if the largest state does not fit in the largest token page, the block size of token specs is
+    raised to the smallest multiple of ``page_multiple`` at which it does. State specs get the same block size.
+    Then all pages are enlarged to the largest one: token pages get the largest block size that fits, and the rest
+    is padding. A state without prefix caching gets one block for the whole request.
 
-    One spec everywhere, or one uniform type (`is_uniform`), is left as it is.
+    If all layers have one spec or are of one uniform type (`is_uniform`), nothing changes.
     """
     specs = {layer: _cover_request(spec, max_model_len) for layer, spec in layer_specs.items()}
     if len(set(specs.values())) == 1 or is_uniform(specs):
@@ -34,9 +34,10 @@ def unify_pages(
 
 
 def is_uniform(specs: Mapping[str, KVCacheSpec]) -> bool:
-    """Whether all layers, of one class, keep every token in equal blocks, so that one table serves them all.
+    """Whether all layers are of one class, keep every token, and have one block size, so one block table is
+    enough.
 
-    Their pages may differ, e.g. in the number of heads: with one group no tensor is shared.
+    Their pages may differ, e.g. in the number of heads: a single group shares no tensors.
     """
     if not all(spec.prefix for spec in specs.values()):
         return False
@@ -44,20 +45,20 @@ def is_uniform(specs: Mapping[str, KVCacheSpec]) -> bool:
 
 
 def _grows(spec: KVCacheSpec) -> bool:
-    """Whether a page holds tokens, and not a state of fixed size."""
+    """Whether a page holds tokens instead of a state of fixed size."""
     double = replace(spec, block_size=2 * spec.block_size, padded_page_bytes=None)
     return double.unpadded_page_bytes > spec.unpadded_page_bytes
 
 
 def _cover_request(spec: KVCacheSpec, max_model_len: int) -> KVCacheSpec:
-    """A state that nobody may resume from needs no boundary: one block covers the longest request."""
+    """A state that is never reused needs no block boundaries: one block covers the longest request."""
     if spec.cacheable or _grows(spec):
         return spec
     return replace(spec, block_size=max_model_len)
 
 
 def _fit_states(specs: Mapping[str, KVCacheSpec], page_multiple: int) -> dict[str, KVCacheSpec]:
-    """Raise the blocks of token specs until a state fits in a page; states take the block size so found."""
+    """Raise the block size of token specs until a state fits in a page; states get the same block size."""
     tokens = {layer: spec for layer, spec in specs.items() if _grows(spec)}
     if not tokens or len(tokens) == len(specs):
         return dict(specs)
@@ -88,7 +89,7 @@ def _with_block_size(spec: KVCacheSpec, block_size: int) -> KVCacheSpec:
 
 
 def _fit_page(spec: KVCacheSpec, page_bytes: int) -> KVCacheSpec:
-    """``spec`` with pages of ``page_bytes``: as many of its blocks as fit become one, and the rest is padding."""
+    """``spec`` with pages of ``page_bytes``: the block size is multiplied while it fits; the rest is padding."""
     if _grows(spec):
         one, two = (_with_block_size(spec, n * spec.block_size).unpadded_page_bytes for n in (1, 2))
         fitting = 1 + (page_bytes - one) // (two - one)  # part of a page may not grow with the block

@@ -1,4 +1,4 @@
-"""A cache plan: the groups, the pool, and what they come to."""
+"""A cache plan: the groups, the pool, and figures derived from them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from kvhybrid.specs import KVCacheSpec
 
 @dataclass(frozen=True)
 class CachePlan:
-    """What `plan_cache` decided. All sizes are those of one device.
+    """The result of `plan_cache`. All sizes are per device.
 
-    Layer i of every group lies in tensor i, which holds ``tensor_page_bytes[i]`` bytes for every block.
+    Layer i of every group uses tensor i, which has ``tensor_page_bytes[i]`` bytes per block.
     """
 
     config: KVCacheConfig
     layer_specs: Mapping[str, KVCacheSpec]
-    """Every layer's spec after planning: its block size and padding are those of its group."""
+    """Every layer's spec after planning, with the block size and padding of its group."""
     tensor_page_bytes: tuple[int, ...]
-    """Bytes of one block in each tensor. All equal, but for one uniform type with pages of several sizes."""
+    """Bytes of one block in each tensor. All equal, except for one uniform type with pages of different sizes."""
     blocks_per_request: tuple[int, ...]
-    """The most blocks that a request of ``max_model_len`` tokens holds at once, group by group."""
+    """Per group, the most blocks that a request of ``max_model_len`` tokens holds at once."""
     max_model_len: int
     max_in_flight_tokens: int
 
@@ -33,41 +33,41 @@ class CachePlan:
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of one block of one layer, the largest where layers differ."""
+        """Bytes of one block of one layer; the maximum if layers differ."""
         return max(self.tensor_page_bytes)
 
     @property
     def bytes_per_block(self) -> int:
-        """Bytes of one block over all tensors, whichever group holds it."""
+        """Bytes of one block over all tensors, the same for every group."""
         return sum(self.tensor_page_bytes)
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the whole pool: what is left of the memory that was offered is less than one block."""
+        """Bytes of the whole pool, less than one block below the memory that was offered."""
         return self.num_blocks * self.bytes_per_block
 
     @property
     def concurrency(self) -> float:
-        """How many requests of ``max_model_len`` tokens the blocks serve. Counts the null block as well."""
+        """How many requests of ``max_model_len`` tokens fit in the pool, counting the null block as usable."""
         return self.num_blocks / sum(self.blocks_per_request)
 
     @property
     def capacity_tokens(self) -> int:
-        """Tokens of requests of ``max_model_len`` that the blocks serve: concurrency × ``max_model_len``,
-        rounded down.
+        """Tokens that fit in the pool in requests of ``max_model_len``: concurrency × ``max_model_len``, rounded
+        down.
 
-        For one full-attention group and a length of whole blocks this is blocks × block size.
+        For one full-attention group and a multiple of the block size, this is blocks × block size.
         """
         return self.num_blocks * self.max_model_len // sum(self.blocks_per_request)
 
     @property
     def padding_layers(self) -> int:
-        """Pages of a block that no layer uses, summed over one block of every group."""
+        """Unused pages in one block of every group, because the group has fewer layers than there are tensors."""
         return sum(len(self.tensor_page_bytes) - len(group.layers) for group in self.config.groups)
 
     @property
     def padding_bytes_per_block(self) -> tuple[int, ...]:
-        """Bytes of a block that hold nothing, group by group: padded pages and tensors that no layer uses."""
+        """Per group, unused bytes of a block: page padding and tensors without a layer."""
         return tuple(
             self.bytes_per_block - sum(self.layer_specs[layer].unpadded_page_bytes for layer in group.layers)
             for group in self.config.groups
@@ -75,5 +75,5 @@ class CachePlan:
 
     @property
     def padding_share(self) -> float:
-        """Share of the pool, 0 to 1, that padding wastes where every group holds as many blocks."""
+        """Share of the pool that is padding, 0 to 1, if all groups hold equally many blocks."""
         return sum(self.padding_bytes_per_block) / (len(self.config.groups) * self.bytes_per_block)

@@ -1,4 +1,4 @@
-"""From layers and memory to a cache plan."""
+"""Computes a cache plan from layer specs and memory."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def plan_cache(
     hash_block_size: int | None = None,
     max_encoder_tokens: int | None = None,
 ) -> CachePlan:
-    """Plan the cache of a model whose layers keep ``layer_specs``, in the order of its layers.
+    """Plan the cache of a model with ``layer_specs``, in the order of its layers.
 
-    The pool has ``num_blocks`` blocks, or as many as ``memory_bytes`` hold; exactly one of the two is given.
-    ``page_multiple`` is the number of tokens that the attention kernel wants a block to be a multiple of; it
-    binds only where planning has to choose a block size for the sake of a state. Groups that ``draft_layers``
-    belong to are marked as read by a draft model. ``hash_block_size`` is the number of tokens per prefix key.
-    ``max_encoder_tokens`` sizes the groups of encoder tokens; ``max_model_len`` does where it is not given.
+    The pool has ``num_blocks`` blocks, or as many as fit in ``memory_bytes``; exactly one of the two is given.
+    ``page_multiple`` is the number of tokens that the attention kernel needs the block size to be a multiple of;
+    it is used only if planning has to raise a block size to fit a state. Groups of ``draft_layers`` are marked as
+    read by a draft model. ``hash_block_size`` is the number of tokens per prefix key. ``max_encoder_tokens`` sizes
+    the groups of encoder tokens; by default it is ``max_model_len``.
 
-    Raises `PlanningError` where the arguments contradict each other, where the memory holds no block beside
-    the null block, and where one request of ``max_model_len`` tokens does not fit; the text then names the
-    longest that does.
+    Raises `PlanningError` if the arguments contradict each other, if the memory has no room for a block in
+    addition to the null block, or if one request of ``max_model_len`` tokens does not fit; the message then has
+    the longest length that does.
     """
     _check_limits(
         max_model_len=max_model_len,
@@ -82,7 +82,7 @@ def _pool_size(memory_bytes: int | None, num_blocks: int | None, bytes_per_block
         raise PlanningError("give memory_bytes or num_blocks: exactly one of the two")
     if blocks < 2:
         raise PlanningError(
-            f"no memory left for the cache: of {offered}, nothing remains beside the null block; "
+            f"no memory for the cache: {offered} has no room for a block in addition to the null block; "
             f"a block takes {bytes_per_block} bytes"
         )
     return blocks

@@ -1,4 +1,4 @@
-"""Sizing: how many blocks one request takes, and how long a request a pool can hold."""
+"""Sizing: the number of blocks of a request, and the longest request that fits in a pool."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ def request_blocks(
     max_in_flight_tokens: int,
     max_encoder_tokens: int | None = None,
 ) -> tuple[int, ...]:
-    """The most blocks that one request of ``max_model_len`` tokens holds at once, group by group.
+    """Per group, the most blocks that one request of ``max_model_len`` tokens holds at once.
 
-    Groups that hold the encoder's tokens are sized by ``max_encoder_tokens``, or ``max_model_len`` where not
-    given.
+    Groups of encoder tokens are sized by ``max_encoder_tokens``, by default ``max_model_len``.
     """
     encoder = max_model_len if max_encoder_tokens is None else max_encoder_tokens
     return tuple(
@@ -33,9 +32,9 @@ def longest_model_len(
     max_in_flight_tokens: int,
     max_encoder_tokens: int | None = None,
 ) -> int:
-    """The longest request, at most ``max_model_len`` tokens, that the pool holds beside its null block.
+    """The longest request, at most ``max_model_len`` tokens, that fits in the pool; 0 if not even one token fits.
 
-    0 where not even one token fits. Found by bisection: a longer request never takes fewer blocks.
+    Found by bisection: a longer request never takes fewer blocks.
     """
     low, high = 0, max_model_len
     while low < high:

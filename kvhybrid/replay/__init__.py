@@ -1,4 +1,4 @@
-"""Replaying a trace: the real scheduler and cache manager, no model, and a modelled clock."""
+"""Trace replay with the real scheduler and cache manager, without a model, on a modelled clock."""
 
 from __future__ import annotations
 

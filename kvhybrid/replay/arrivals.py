@@ -13,19 +13,22 @@ from kvhybrid.settings.values import at_least
 
 
 class Arrival(NamedTuple):
-    """A request and the modelled second at which it came in."""
+    """A request and its arrival time in modelled seconds."""
 
     seconds: float
     request: TraceRequest
 
 
 class Arrivals(ABC):
-    """The requests of one replay, handed out as the modelled clock moves on."""
+    """The requests of one replay, released as the modelled clock advances."""
 
     @abstractmethod
     def take(self, now: float, idle: bool) -> list[Arrival]:
-        """The requests that have arrived by ``now`` and were not taken before. When the scheduler is ``idle``, the
-        next ones, even if they arrive later: the clock then jumps to that second. An empty list is the end."""
+        """The requests that have arrived by ``now`` and were not taken before.
+
+        If the scheduler is ``idle``, returns the next requests even if they arrive later, and the clock jumps to
+        their arrival; an empty list then means the end.
+        """
 
 
 class ArrivalProcess(ABC):
@@ -36,12 +39,12 @@ class ArrivalProcess(ABC):
 
     @abstractmethod
     def arrivals(self, requests: Sequence[TraceRequest]) -> Arrivals:
-        """A fresh start of the trace."""
+        """Start the trace from the beginning."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneByOne(ArrivalProcess):
-    """Each request starts when the one before it has ended; the times of the trace do not count."""
+    """Each request starts when the previous one has ended; the times of the trace are ignored."""
 
     def arrivals(self, requests: Sequence[TraceRequest]) -> Arrivals:
         return _Queue(requests)
@@ -58,7 +61,7 @@ class _Queue(Arrivals):
 
 @dataclass(frozen=True, kw_only=True)
 class OpenLoop(ArrivalProcess):
-    """Requests come in at the times of the trace, whatever the backlog. ``time_scale`` stretches these times:
+    """Requests arrive at the times of the trace, regardless of the backlog. ``time_scale`` multiplies these times:
     0.5 is twice the load."""
 
     time_scale: float = 1.0

@@ -9,7 +9,7 @@ import numpy as np
 
 
 class FirstTokenTimes:
-    """From a request's arrival to the end of the step that gives its first token, in modelled seconds."""
+    """Collects the modelled seconds from a request's arrival to the end of the step with its first token."""
 
     def __init__(self) -> None:
         self._seconds = array("d")
@@ -24,6 +24,6 @@ class FirstTokenTimes:
         return self._total / len(self._seconds) if self._seconds else 0.0
 
     def figures(self) -> Mapping[str, float]:
-        """Mean, median and 99th percentile; all 0 where no request got that far."""
+        """Mean, median and 99th percentile; all 0 if no request has a first token."""
         median, p99 = np.percentile(self._seconds, (50, 99)).tolist() if self._seconds else (0.0, 0.0)
         return {"ttft_mean": self.mean, "ttft_median": median, "ttft_p99": p99}

@@ -1,4 +1,4 @@
-"""A model's layers without the model: what each of them keeps, as a config spells it."""
+"""The schema for a cache's layers without a model."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PLAIN = (int, str, bool, float, type(None))
 
 @dataclass(kw_only=True)
 class LayerSettings:
-    """``count`` layers with the same spec."""
+    """``count`` layers with equal specs."""
 
     spec: str
     """A registered name."""
     count: int = 1
     fields: dict[str, Any] = field(default_factory=dict)
-    """The fields of the spec, but for its block size."""
+    """The fields of the spec, except its block size."""
 
     def __post_init__(self) -> None:
         at_least("cache.layers: count", self.count, 1, MOST_LAYERS)
@@ -30,12 +30,12 @@ class LayerSettings:
 
 @dataclass(kw_only=True)
 class CacheSettings:
-    """The layers that the cache serves. Planning makes groups of them, as it does for a model."""
+    """The layers that the cache serves. Planning groups them as it does for a model."""
 
     layers: list[LayerSettings] = field(default_factory=list)
 
     def layer_specs(self, block_size: int) -> dict[str, KVCacheSpec]:
-        """The spec of every layer. Raises ValueError for a spec or field that there is not."""
+        """The spec of every layer. Raises ValueError for an unknown spec or field."""
         if not self.layers:
             raise ValueError("cache.layers must have an entry, such as {spec: full, count: 32}, found none")
         specs: list[KVCacheSpec] = []
@@ -61,7 +61,7 @@ def _spec(place: str, layer: LayerSettings, block_size: int) -> KVCacheSpec:
 
 
 def _check(place: str, given: Mapping[str, Any], kind: type[KVCacheSpec]) -> None:
-    """Names, and the types of plain numbers and texts; what is nested the spec checks itself."""
+    """Check names, and the types of scalar fields; nested values are checked by the spec."""
     hints = get_type_hints(kind)
     planned = ("block_size", "padded_page_bytes")
     accepted = {field.name: field for field in fields(kind) if field.init and field.name not in planned}
@@ -84,7 +84,7 @@ def _has_default(field: Field[Any]) -> bool:
 
 
 def _frozen(value: Any) -> Any:
-    """Lists as tuples, so that the spec can be hashed."""
+    """Lists as tuples, so that the spec is hashable."""
     return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
 
 

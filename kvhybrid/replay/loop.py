@@ -11,7 +11,7 @@ from kvhybrid.scheduling.base import BaseScheduler, SchedulerOutput
 
 
 class _AnyToken(dict[str, int]):
-    """What was sampled, for every request: no model runs, so each token is as good as another."""
+    """The sampled token of every request: no model runs, so any token will do."""
 
     def __missing__(self, request_id: str) -> int:
         return 0
@@ -21,12 +21,12 @@ ANY_TOKEN = _AnyToken()
 
 
 class ReplayLoop:
-    """Drives ``scheduler`` with ``arrivals``. Its counters run from the start."""
+    """Drives ``scheduler`` with ``arrivals``. Its counters are cumulative."""
 
     def __init__(
         self, scheduler: BaseScheduler, arrivals: Arrivals, cost: CostModel, keys: PrefixKeys | None
     ) -> None:
-        """``keys`` is None where the cache is not to reuse anything."""
+        """``keys`` is None if prefix caching is off."""
         self.scheduler = scheduler
         self.clock = 0.0
         """Modelled seconds."""
@@ -39,9 +39,9 @@ class ReplayLoop:
         self._arrived: dict[str, float] = {}
 
     def advance(self, num_steps: int) -> bool:
-        """Run up to ``num_steps`` steps. Returns whether there may be more to do.
+        """Run up to ``num_steps`` steps. Returns whether more may remain.
 
-        Raises `kvhybrid.scheduling.base.CapacityError` for a request that the whole pool cannot hold.
+        Raises `kvhybrid.scheduling.base.CapacityError` for a request that does not fit in the whole pool.
         """
         scheduler = self.scheduler
         for _ in range(num_steps):
@@ -61,7 +61,7 @@ class ReplayLoop:
             self.scheduler.add_request(ReplayRequest(request, self._keys))
 
     def _settle(self, output: SchedulerOutput) -> None:
-        """Count a step and move the clock to its end."""
+        """Count a step and advance the clock to its end."""
         decode = context = 0
         started = []
         for request, start, num_tokens, samples in output.scheduled:

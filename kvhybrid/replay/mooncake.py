@@ -1,7 +1,7 @@
-"""Traces in the format of Mooncake: one JSON object a line.
+"""Traces in the format of Mooncake: one JSON object per line.
 
-Keys: ``timestamp`` in milliseconds, ``input_length`` and ``output_length`` in tokens, and ``hash_ids``, one id for
-each 512-token block of the prompt, the last of which may be partial. Format and traces: kvcache-ai/Mooncake
+Keys: ``timestamp`` in milliseconds, ``input_length`` and ``output_length`` in tokens, and ``hash_ids``, one id per
+512-token block of the prompt, the last of which may be partial. Format and traces: kvcache-ai/Mooncake
 (FAST'25), Apache-2.0.
 """
 
@@ -22,9 +22,9 @@ from kvhybrid.replay.trace import Trace, TraceRequest
 from kvhybrid.settings.values import MISSING, MOST, at_least
 
 MOST_MILLISECONDS = 10**15
-"""30,000 years: room for any epoch."""
+"""Upper bound of timestamps: 30,000 years, enough for any epoch."""
 ROOT = -1
-"""What the first id of a prompt follows."""
+"""The predecessor of a prompt's first id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class MooncakeTrace(Trace):
         prefixes = _Prefixes()
         requests = [self._request(*line, prefixes) for line in islice(self._lines(), self.limit)]
         if not requests:
-            raise InputError(f"{self.path}: no requests; accepted: one JSON object a line")
+            raise InputError(f"{self.path}: no requests; accepted: one JSON object per line")
         return requests
 
     def _lines(self) -> Iterator[tuple[int, str]]:
@@ -63,7 +63,7 @@ class MooncakeTrace(Trace):
             yield from read_lines(self.path)
         except UnreadableError as error:
             raise InputError(
-                f"trace.path: {self.path}: cannot be read: {error}; accepted: a file with one JSON object a line"
+                f"trace.path: {self.path}: cannot be read: {error}; accepted: a file with one JSON object per line"
             ) from error
 
     def _request(self, number: int, text: str, prefixes: _Prefixes) -> TraceRequest:
@@ -81,14 +81,14 @@ class MooncakeTrace(Trace):
 
 
 class _Line:
-    """One line of the file, and the words for what is wrong with it."""
+    """One line of the file, with readers that raise errors for invalid values."""
 
     def __init__(self, place: str, text: str) -> None:
         self.place = place
         try:
             found = parse_json(text)
         except UnreadableError as error:
-            raise InputError(f"{place}: found no JSON ({error}); accepted: one JSON object a line") from error
+            raise InputError(f"{place}: not JSON ({error}); accepted: one JSON object per line") from error
         if not isinstance(found, dict):
             raise InputError(f"{place}: found {_short(found)}; accepted: a JSON object")
         self._content: Mapping[str, Any] = found
@@ -97,7 +97,7 @@ class _Line:
         return InputError(f"{self.place}: {key}: found {found}; accepted: {accepted}")
 
     def count(self, key: str) -> int:
-        """A whole number of tokens."""
+        """A number of tokens."""
         found = self._value(key)
         if type(found) is not int or not 1 <= found <= MOST:
             raise self.wrong(key, _short(found), f"a whole number of at least 1 and at most {MOST:,}")
@@ -111,7 +111,7 @@ class _Line:
         return float(found)
 
     def ids(self, key: str, count: int, reckoning: str) -> list[int]:
-        """``count`` whole numbers; ``reckoning`` says where that number comes from."""
+        """A list of ``count`` integers; ``reckoning`` says how ``count`` is computed."""
         found = self._value(key)
         if not isinstance(found, list):
             raise self.wrong(key, _short(found), "a list of whole numbers")
@@ -129,14 +129,15 @@ class _Line:
 
 
 class _Prefixes:
-    """Numbers the ids of one file in the order in which they appear."""
+    """Numbers the ids of one file in the order of their first appearance."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[int, int]] = {}
-        """By id: its number, and the number of the id that it follows."""
+        """By id: its number, and the number of its predecessor."""
 
     def numbers(self, line: _Line, key: str, ids: list[int]) -> list[int]:
-        """The numbers of a prompt's ids. An id stands for a whole prefix, so it always follows the same one."""
+        """The numbers of a prompt's ids. An id identifies a whole prefix, so its predecessor is always the
+        same."""
         found = []
         before = ROOT
         for at, name in enumerate(ids):
@@ -144,8 +145,8 @@ class _Prefixes:
             if follows != before:
                 raise line.wrong(
                     f"{key}[{at}]",
-                    f"{name} after another id than before",
-                    "an id that stands for one whole prefix, so that it always follows the same id",
+                    f"{name} after a different id than before",
+                    "ids that identify a whole prefix, so that an id always follows the same id",
                 )
             found.append(number)
             before = number

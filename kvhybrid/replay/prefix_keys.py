@@ -1,4 +1,4 @@
-"""Prefix keys without tokens: a trace says which prefixes are equal, so nothing has to be hashed."""
+"""Prefix keys without tokens: a trace identifies equal prefixes, so no hashing is needed."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from kvhybrid.replay.trace import PrefixIds
 OUTPUT = 1 << 62
 """Marks the keys of units that hold generated tokens."""
 INDEX_BITS = 30
-"""Of an output key, the bits for the unit's place in its request."""
+"""Bits of an output key for the unit's index in its request."""
 
 
 class PrefixKeys:
-    """Gives every full unit of a trace's requests a key that stands for the whole prefix up to its end.
+    """Assigns every full unit of a trace's requests a key that identifies the whole prefix up to its end.
 
-    The prefix that ends at token e is settled by the id of the part in which e lies and by e's place in that
-    part. Key and prefix are one to one for every size of unit, whether it divides a part or not. What a request
-    generates is its own: a unit with a generated token never equals that of another request.
+    The prefix that ends at token e is determined by the id of the part that contains e and by e's offset in that
+    part. So keys and prefixes correspond one to one for every unit size, even if it does not divide a part. A unit
+    with a generated token never equals a unit of another request.
 
-    Keys are the bytes of whole numbers, without trailing zeros; only their equality is looked at.
+    Keys are the bytes of integers, without trailing zeros; only their equality matters.
     """
 
     def __init__(self, unit: int, part_tokens: int) -> None:
@@ -28,7 +28,7 @@ class PrefixKeys:
         self._requests = 0
 
     def new_request(self) -> int:
-        """A number for `of_output` that no other request has."""
+        """A unique number for `of_output`."""
         self._requests += 1
         return self._requests
 
@@ -41,5 +41,5 @@ class PrefixKeys:
         return keys
 
     def of_output(self, request: int, index: int) -> bytes:
-        """The key of the unit ``index`` of a request that `new_request` numbered."""
+        """The key of unit ``index``, which has generated tokens, of the request with number ``request``."""
         return (OUTPUT | request << INDEX_BITS | index).to_bytes(8, "little")

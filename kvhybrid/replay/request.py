@@ -1,4 +1,4 @@
-"""A request of a replay: how many tokens it has is known, what they say is not."""
+"""A request of a replay, whose number of tokens is known but not the tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvhybrid.replay.prefix_keys import PrefixKeys
 from kvhybrid.replay.trace import TraceRequest
 
 UNKNOWN = (0,)
-"""What `Request` is given as a prompt, since it wants one."""
+"""A placeholder prompt, which `Request` requires."""
 
 
 class ReplayRequest(Request):
@@ -20,7 +20,7 @@ class ReplayRequest(Request):
     Its keys come from the trace; without ``keys`` it has none.
     """
 
-    num_tokens: int = 0  # an attribute, which the scheduler reads faster than the property that it stands for
+    num_tokens: int = 0  # an attribute, which is faster to read than the property that it replaces
 
     def __init__(self, request: TraceRequest, keys: PrefixKeys | None) -> None:
         super().__init__(request.request_id, UNKNOWN, max_new_tokens=request.num_output_tokens)

@@ -1,4 +1,4 @@
-"""The figures of a replay while it goes on."""
+"""The metrics of a running replay."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from kvhybrid.cache.stats import StepStats
 
 @dataclass(frozen=True)
 class ReplayStats(StepStats):
-    """The state after some steps. Tokens and seconds are those of all steps since the last of these."""
+    """A sample of a replay. Tokens and seconds cover all steps since the previous sample."""
 
     num_finished: int
-    """Requests, since the start."""
+    """Completed requests since the start."""
     modelled_seconds: float
-    """The modelled clock."""
+    """The modelled clock, in seconds."""
     modelled_ttft_mean: float
-    """Seconds, over all requests that have their first token."""
+    """Modelled seconds, over all requests that have their first token."""
 
     def metrics(self) -> dict[str, float]:
         return {

@@ -1,4 +1,4 @@
-"""The contract of a trace: requests with sizes, times and prefix identities, but no tokens."""
+"""The interface of traces: requests with sizes, times and prefix ids, but no tokens."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ PrefixIds: TypeAlias = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class TraceRequest:
-    """One line of a trace."""
+    """One request of a trace."""
 
     request_id: str
     seconds: float
-    """When it arrives, on the trace's own clock."""
+    """Arrival time, on the trace's clock."""
     num_prompt_tokens: int
     num_output_tokens: int
     """Tokens to generate, at least 1."""
     prefix_ids: PrefixIds
-    """Entry i stands for the whole prefix up to the end of the prompt's i-th part, which has `Trace.part_tokens`
-    tokens but for the last: equal numbers mean equal prefixes, and a number is always at the same place."""
+    """Entry i identifies the whole prefix up to the end of the prompt's i-th part. Parts have `Trace.part_tokens`
+    tokens, except the last. Equal numbers mean equal prefixes, so a number is always at the same index."""
 
     @property
     def num_tokens(self) -> int:
@@ -42,7 +42,7 @@ class Trace(ABC):
     @property
     @abstractmethod
     def part_tokens(self) -> int:
-        """Tokens that one prefix id stands for."""
+        """Tokens covered by one prefix id."""
 
     @property
     @abstractmethod
@@ -51,4 +51,4 @@ class Trace(ABC):
 
     @abstractmethod
     def read(self) -> list[TraceRequest]:
-        """All requests in the order of the trace. Raises `InputError` for a file that is not what it should be."""
+        """All requests in the order of the trace. Raises `InputError` for an invalid file."""

@@ -1,1 +1,1 @@
-"""What a person sees of a run: progress, tables, plots."""
+"""User-facing output of a run: progress, tables, plots."""

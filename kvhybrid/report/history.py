@@ -1,4 +1,4 @@
-"""The series that the plots of a run are drawn from, in bounded memory."""
+"""The step statistics that a run's plots are drawn from, in bounded memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MAX_POINTS = 4096
 
 
 class History:
-    """Every step while there are few; every second, fourth, … one when they become many."""
+    """Keeps every step at first, then every second, every fourth, … as their number grows."""
 
     def __init__(self, max_points: int = MAX_POINTS) -> None:
         self.points: list[StepStats] = []

@@ -1,4 +1,4 @@
-"""``hits.png``: how the hit rates rose, and who held the blocks of the pool."""
+"""``hits.png``: the hit rates and the use of the pool over the steps of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Colour = tuple[float, float, float]
 """Red, green and blue, 0 to 1."""
 
 COLOURS = ("#2f6db3", "#d9782d", "#3f9b6c", "#b5476b", "#7d62b5", "#8a6f3e", "#3aa0ad", "#6f7f2f")
-"""One per kind of spec."""
+"""One colour per kind of spec."""
 INK, PALE, FREE = "#222222", "#d9d9d9", "#f1f1f1"
 REUSABLE_SHADE = 0.4
 
@@ -29,7 +29,7 @@ def plot_run(history: History, summary: RunSummary, place: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    # A name is no formula, and the font need not have all of its characters.
+    # Names must not be parsed as formulas, and the font may lack some of their characters.
     with rc_context({"text.parse_math": False}), catch_warnings():
         simplefilter("ignore", UserWarning)
         figure = Figure(figsize=(10, 7), dpi=130, layout="constrained", facecolor="white")
@@ -47,7 +47,7 @@ def plot_run(history: History, summary: RunSummary, place: Path) -> None:
 
 
 def _draw_rates(axes: Axes, history: History, summary: RunSummary) -> None:
-    """Each group's own hit rate, alike groups as one line, and the joint one over them."""
+    """Draw each group's own hit rate, with one line for groups that are alike, and the joint hit rate on top."""
     steps = [point.step for point in history.points]
     own = [
         tuple(100 * point.cache.groups[index].own_hit_rate for point in history.points)
@@ -58,7 +58,7 @@ def _draw_rates(axes: Axes, history: History, summary: RunSummary) -> None:
     )
     colours = dict(zip((group.kind for group in summary.groups), _colours(summary), strict=True))
     for place, (names, kind, course) in enumerate(lines):
-        width = max(5.5 - 2 * place, 1.5)  # so that lines on top of each other are all seen
+        width = max(5.5 - 2 * place, 1.5)  # so that lines that coincide are all visible
         axes.plot(steps, course, color=colours[kind], linewidth=width, label=f"{names} alone")
     joint = [100 * point.cache.hit_rate for point in history.points]
     axes.plot(steps, joint, color=INK, linewidth=1.2, linestyle=(0, (4, 2)), label="joint hit of all groups")
@@ -70,14 +70,14 @@ def _draw_rates(axes: Axes, history: History, summary: RunSummary) -> None:
 
 
 def _draw_blocks(axes: Axes, history: History, summary: RunSummary) -> None:
-    """Live blocks at the bottom, reusable ones on them, then the free ones: a band per group, a colour per
-    kind."""
+    """Draw stacked bands: live blocks at the bottom, then reusable ones, then free ones; a band per group, a
+    colour per kind."""
     from matplotlib.colors import to_rgb
 
     steps = [point.step for point in history.points]
     columns = [point.cache.groups for point in history.points]
     everyone = range(len(summary.groups))
-    # Neighbours of one kind differ by a shade, so that the bands can be told apart.
+    # Adjacent groups of one kind differ by a shade, so that their bands can be distinguished.
     full = [_paler(to_rgb(_colours(summary)[i]), 0.82 if i % 2 else 1.0) for i in everyone]
     pale = [_paler(colour, REUSABLE_SHADE) for colour in full]
     layers: list[Series] = [[column[i].blocks_live for column in columns] for i in everyone]
@@ -85,7 +85,7 @@ def _draw_blocks(axes: Axes, history: History, summary: RunSummary) -> None:
     layers.append([max(0, summary.cache.num_blocks - sum(taken)) for taken in zip(*layers, strict=True)])
     kinds = [group.kind for group in summary.groups]
     words = [f"{kind}: live" for kind in kinds] + [f"{kind}: reusable" for kind in kinds]
-    # matplotlib leaves out of a legend what starts with an underscore: one entry per kind is enough.
+    # matplotlib omits labels that start with an underscore from a legend: one entry per kind is enough.
     labels = [word if word not in words[:place] else f"_{word}" for place, word in enumerate(words)]
     axes.stackplot(
         steps,

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a bar on a terminal, a few plain lines elsewhere."""
+"""Progress of a run: a bar on a terminal, a few plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kvhybrid.cache.stats import StepStats
 from kvhybrid.console import console
 
 PLAIN_LINES = 4
-"""Lines of progress where stderr is not a terminal."""
+"""Lines of progress if stderr is not a terminal."""
 
 
 class Progress:
-    """Follows a run on stderr, so that stdout holds only results."""
+    """Shows progress on stderr, so that stdout has only results."""
 
     def __init__(self, name: str, num_requests: int) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -50,7 +50,7 @@ class Progress:
         self._bar.stop()
 
     def update(self, stats: StepStats, num_finished: int) -> None:
-        """Show where the run stands after a step."""
+        """Show the progress after a step."""
         self._tokens += stats.num_scheduled_tokens
         rate = self._tokens / max(perf_counter() - self._began, 1e-9)
         figures = f"{rate:,.0f} computed tokens/s  {stats.cache.hit_rate:.1%} hit"

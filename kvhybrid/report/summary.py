@@ -1,4 +1,4 @@
-"""What is left of a run when it has ended: its figures, and what its groups are."""
+"""Final statistics of a run, and a description of its groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Figure = TypeVar("Figure")
 
 @dataclass(frozen=True)
 class GroupDescription:
-    """What a cache group is; its figures are in `CacheStats` under the same name."""
+    """Description of a cache group; its statistics are in `CacheStats` under the same name."""
 
     name: str
     kind: str
@@ -28,38 +28,38 @@ class GroupDescription:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """The figures of a whole run."""
+    """The statistics of a whole run."""
 
     name: str
     status: str
-    """done, interrupted (by a signal), refused (a mistake in what was asked for) or failed (anything else)."""
+    """done, interrupted (by a signal), refused (invalid input) or failed (any other error)."""
     groups: tuple[GroupDescription, ...]
     cache: CacheStats
     requests: int
-    """Requests that ended with all their tokens."""
+    """Requests that completed."""
     prompt_tokens: int
-    """Tokens of all prompts that were sent, from the cache or not."""
+    """Tokens of all prompts, cached or not."""
     output_tokens: int
     steps: int
     preemptions: int
     seconds: float
     folder: Path
     overrides: tuple[str, ...] = ()
-    """What the command line changed in the configuration."""
+    """Configuration overrides from the command line."""
     failures: Mapping[str, str] = field(default_factory=dict)
-    """The requests that ended with an error, and the error."""
+    """Errors of the requests that failed, by request id."""
     reason: str | None = None
-    """Why it was not done."""
+    """Why the status is not done; empty if it is."""
     quality: Quality | None = None
-    """How well the model predicted a text through this cache; None where that was not measured."""
+    """How well the model predicted a text with this cache; None if not measured."""
 
     @property
     def hit_rate(self) -> float:
-        """Share of the prompts' tokens that the cache as a whole gave at first admissions, 0 to 1."""
+        """Share of the prompt tokens that came from the cache at first admissions, 0 to 1."""
         return self.cache.hit_rate
 
     def figures(self) -> dict[str, Any]:
-        """One flat mapping, for trackers."""
+        """A flat mapping of metrics, for trackers."""
         return {
             "status": self.status,
             "hit_rate": self.hit_rate,
@@ -76,7 +76,7 @@ class RunSummary:
         }
 
     def objectives(self) -> dict[str, float]:
-        """Those figures that a sweep can optimize."""
+        """The figures that a sweep can optimize."""
         return {name: value for name, value in self.figures().items() if isinstance(value, (int, float))}
 
     def to_json(self, tracking_failures: Mapping[str, str]) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class RunSummary:
 
 
 def merge_alike(figures: Iterable[tuple[str, str, Figure]]) -> list[tuple[str, str, Figure]]:
-    """Groups of one kind with the same figure as one entry: (names, kind, figure), e.g. ``mamba.0 … .6``."""
+    """Merge groups of one kind with the same figure: (names, kind, figure), e.g. ``mamba.0 … .6``."""
     alike: dict[tuple[str, Figure], list[str]] = {}
     for name, kind, figure in figures:
         alike.setdefault((kind, figure), []).append(name)

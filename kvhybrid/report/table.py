@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from kvhybrid.report.summary import RunSummary
 
 PLAIN_WIDTH = 120
-"""Columns where stdout is not a terminal."""
+"""Table width, in columns, if stdout is not a terminal."""
 ROOMY_WIDTH = 100
-"""Columns from which on there is room for more than one space between two figures."""
+"""Console width, in columns, from which more than one space fits between figures."""
 
 
 def print_run(summary: RunSummary) -> None:
-    """The figures of every group, and of the run as a whole."""
+    """Print the figures of every group and of the whole run."""
     table = _table(
         summary.name,
         ["group", "spec"],
@@ -67,7 +67,8 @@ def print_run(summary: RunSummary) -> None:
 
 
 def _causes(summary: RunSummary) -> Table | None:
-    """Where the prompt tokens of each group went, in per cent of those asked, without causes that nobody had."""
+    """Hits and misses of each group by cause, in per cent of the prompt tokens; omits causes that never
+    occurred."""
     from kvhybrid.report.summary import merge_alike
 
     shares = merge_alike(
@@ -87,9 +88,9 @@ def _causes(summary: RunSummary) -> Table | None:
 
 
 def print_sweep(jobs: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-    """One row per job of a sweep: (its name, the content of its ``summary.json``), and why some were not done.
+    """Print one row per job of a sweep, given as (name, content of ``summary.json``), and why some were not done.
 
-    A job that never began has only ``status``, ``reason`` and ``overrides``.
+    A job that never started has only ``status``, ``reason`` and ``overrides``.
     """
     measured = any("quality/bits_per_byte" in summary for _, summary in jobs)
     undone = [(name, summary) for name, summary in jobs if summary["status"] != "done"]

@@ -1,4 +1,4 @@
-"""Compares what the cache manager answers with what a scenario expects."""
+"""Compares the cache manager's answers with those that a scenario expects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Mismatch:
     """The first key on which a scenario and the cache manager differ."""
 
     step: int | None
-    """Number of the step, from 0; None where the kind has no steps."""
+    """Number of the step, from 0; None for scenarios without steps."""
     key: str
     """The key of ``expect``, or ``exception``."""
     expected: Any
@@ -26,7 +26,7 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Failure:
-    """What a call of the cache manager raised: an invariant of ours is broken."""
+    """An exception raised by the cache manager: one of its invariants is broken."""
 
     text: str
 
@@ -35,10 +35,10 @@ Answers = Mapping[str, Any] | Failure
 
 
 def check(content: Mapping[str, Any]) -> Mismatch | None:
-    """Play a scenario whose form is right; None when every expected key comes out.
+    """Play a well-formed scenario; returns None if every expected key matches.
 
     Raises:
-        ScenarioError: A value or a step does not fit what went before.
+        ScenarioError: A value or a step is inconsistent with earlier steps.
     """
     for number, expected, got in play(content):
         if isinstance(got, Failure):
@@ -50,7 +50,7 @@ def check(content: Mapping[str, Any]) -> Mismatch | None:
 
 
 def play(content: Mapping[str, Any]) -> Iterator[tuple[int | None, Mapping[str, Any], Answers]]:
-    """Per step: its number, what is expected, and what the cache manager answers. A `Failure` comes last."""
+    """Yield each step's number, expected answers and actual answers. A `Failure` is always last."""
     kind = content.get("kind", "steps")
     if kind == "steps":
         yield from _play_steps(content)

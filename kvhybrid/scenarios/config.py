@@ -1,4 +1,4 @@
-"""The ``config`` of a scenario as a cache manager."""
+"""Builds a cache manager from the ``config`` of a scenario."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ DEFAULTS: Mapping[str, Any] = {
 }
 MOST_PAGE_BYTES = 1 << 40
 FIELDS: Mapping[str, Value] = {"int": SIZE, "int | None": or_null(whole(0, MOST_PAGE_BYTES)), "str": NAME}
-"""What a field of a spec may hold, by its type; of any other type the spec says so itself."""
+"""Accepted values of a spec's fields, by type. Fields of other types are validated by the spec."""
 MAMBA_MODES = {"align": "mamba", "none": "private_state"}
-"""The kind of spec behind each ``mode`` of a Mamba group."""
+"""The kind of spec for each ``mode`` of a Mamba group."""
 
 
 def spec_of(group: Mapping[str, Any], where: str = "group") -> KVCacheSpec:
-    """The spec that a scenario's group describes: its kind, and the fields of that kind."""
+    """The spec of a scenario's group, from its kind and fields."""
     given = dict(group)
     kind = given.pop("spec", None)
     if type(kind) is not str:
@@ -104,7 +104,7 @@ def _frozen(value: Any) -> Any:
 
 
 def cache_config(config: Mapping[str, Any]) -> KVCacheConfig:
-    """The groups and the pool of a scenario's ``config``."""
+    """The groups and the pool in a scenario's ``config``."""
     check_keys("config", config, REQUIRED, OPTIONAL)
     drafts = config.get("eagle") or ()
     for g, group in enumerate(config["groups"]):
@@ -126,7 +126,7 @@ def cache_config(config: Mapping[str, Any]) -> KVCacheConfig:
 
 
 def build_manager(config: Mapping[str, Any], watched: bool = False) -> KVCacheManager:
-    """The cache manager of a scenario's ``config``; if ``watched``, it records causes, events and residency."""
+    """Build the manager for a scenario's ``config``; if ``watched``, it records causes, events and residency."""
     ticks = count()
     settings = {**DEFAULTS, **config}
     groups = cache_config(config)

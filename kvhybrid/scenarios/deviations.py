@@ -1,4 +1,4 @@
-"""Scenarios whose recorded answer is wrong, with the reason: answers to differ from on purpose."""
+"""Deviations: scenarios whose recorded answer is wrong and intentionally not reproduced, with the reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvhybrid.scenarios.form import COUNT, NAME, ScenarioError, Value, check_key
 
 FILE_NAME = "deviations.toml"
 PROJECT_LIST = Path(__file__).resolve().parents[2] / "tests" / "scenarios" / "recorded" / FILE_NAME
-"""The project's own list, in a checkout."""
+"""The project's own list, in a checkout of the repository."""
 
 LETTER = Value("one letter", lambda found: type(found) is str and len(found) == 1 and found.isalpha())
 TOML = "tomllib" if sys.version_info >= (3, 11) else "tomli"
@@ -23,21 +23,21 @@ TOML = "tomllib" if sys.version_info >= (3, 11) else "tomli"
 
 @dataclass(frozen=True)
 class Deviation:
-    """Where a scenario is expected to differ, and why."""
+    """An expected mismatch of a scenario, and its reason."""
 
     letter: str
-    """Which known quirk of the recorded system the answer rests on."""
+    """Letter of the recorded system's known quirk that the recorded answer depends on."""
     key: str
     step: int | None
     reason: str
 
     def covers(self, mismatch: Mismatch) -> bool:
-        """Whether ``mismatch`` is the one on the list. Any other is a failure."""
+        """Whether ``mismatch`` is the listed one. Any other mismatch is a failure."""
         return (mismatch.key, mismatch.step) == (self.key, self.step)
 
 
 def default_list(scenario_file: Path) -> Path | None:
-    """The list for a scenario file: the one beside it, else the project's own, else none."""
+    """The list for a scenario file: the one in the same folder, else the project's own, else None."""
     for path in (scenario_file.with_name(FILE_NAME), PROJECT_LIST):
         if path.is_file():
             return path
@@ -45,10 +45,10 @@ def default_list(scenario_file: Path) -> Path | None:
 
 
 def read_deviations(path: Path) -> Mapping[str, Deviation]:
-    """The list in ``path``: a table per scenario id with ``letter``, ``key``, ``step`` and ``reason``.
+    """Read the list in ``path``: a table per scenario id with ``letter``, ``key``, ``step`` and ``reason``.
 
     Raises:
-        ScenarioError: The file cannot be read, or a table is wrong.
+        ScenarioError: The file cannot be read, or a table is invalid.
     """
     toml: Any = import_module(TOML)
     try:

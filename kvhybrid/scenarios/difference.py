@@ -1,4 +1,4 @@
-"""Two answers, cut to where they differ."""
+"""Shortens two answers to the parts that differ."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 WIDTH = 150
 AROUND = 3
-"""Entries of a long list shown before the first that differs."""
+"""Entries of a long list that are shown before the first difference."""
 
 
 def difference(expected: Any, got: Any) -> tuple[str, str]:
-    """``expected`` and ``got`` as text: of two objects the keys that differ, of two long lists the place."""
+    """``expected`` and ``got`` as text: for objects, the keys that differ; for long lists, the entries around the
+    first difference."""
     if isinstance(expected, dict) and isinstance(got, dict):
         keys = [key for key in {**expected, **got} if expected.get(key) != got.get(key)]
         return _object(expected, keys), _object(got, keys)

@@ -1,4 +1,4 @@
-"""Scenario files: one scenario a line."""
+"""Scenario files: one scenario per line."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kvhybrid.scenarios.form import ScenarioError, UnsupportedScenarioError, che
 
 @dataclass(frozen=True)
 class Scenario:
-    """One scenario and where it stands."""
+    """One scenario and its location."""
 
     file: Path
     line: int
     content: Mapping[str, Any]
     unsupported: str | None = None
-    """Why it cannot be played here, where its kind is not known."""
+    """Why it cannot be played, if its kind is unknown."""
 
     @property
     def id(self) -> str:
@@ -39,7 +39,7 @@ def read_scenarios(path: Path) -> Iterator[Scenario]:
     """The scenarios of a ``.jsonl`` file.
 
     Raises:
-        ScenarioError: The file cannot be read, or a line is no scenario; it names the file and the line.
+        ScenarioError: The file cannot be read, or a line is not a scenario. The message has the file and the line.
     """
     seen: dict[str, int] = {}
     try:
@@ -68,12 +68,12 @@ def _read(path: Path, number: int, line: str) -> Scenario:
 
 
 def write_scenarios(path: Path, scenarios: Iterable[Mapping[str, Any]]) -> None:
-    """Write ``scenarios`` to ``path``, one a line; the file is complete or not there.
+    """Write ``scenarios`` to ``path``, one per line, atomically.
 
     Raises:
         OSError: The file cannot be written.
     """
-    # What UTF-8 lacks, a lone surrogate, becomes its JSON escape.
+    # Lone surrogates, which UTF-8 cannot encode, become JSON escapes.
     with beside(path) as partial, partial.open("w", encoding="utf-8", errors="backslashreplace") as out:
         for scenario in scenarios:
             out.write(json.dumps(scenario, separators=(",", ":"), ensure_ascii=False) + "\n")

@@ -1,4 +1,4 @@
-"""The form of a scenario: which keys it has, and what each may hold."""
+"""The format of a scenario: its keys and their accepted values."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 ScenarioStep: TypeAlias = dict[str, Any]
-"""One of a scenario's ``steps``: what to do, with which arguments, and what to expect."""
+"""One of a scenario's ``steps``: an action, its arguments, and the expected answers."""
 MOST_TOKENS = 1 << 24
-"""Tokens, blocks or slots that a scenario may ask for; a larger number is a slip of the pen."""
+"""Upper bound on the tokens, blocks or slots in a scenario; larger numbers are assumed to be typos."""
 
 
 class ScenarioError(ValueError):
-    """A scenario that cannot be read: it names the key, what was found and what is accepted."""
+    """An invalid scenario. The message has the key, what was found and what is accepted."""
 
 
 class UnsupportedScenarioError(ScenarioError):
-    """A scenario for a spec or of a kind that is not known here."""
+    """A scenario of an unknown kind or with an unknown spec."""
 
 
 class Value(NamedTuple):
-    """What a key may hold."""
+    """The accepted values of a key."""
 
     accepted: str
     fits: Callable[[Any], bool]
@@ -41,7 +41,7 @@ def is_whole_list(found: Any) -> bool:
 
 
 def is_runs(found: Any) -> bool:
-    """Whether ``found`` is ``[[first, count], …]`` with sensible numbers."""
+    """Whether ``found`` is ``[[first, count], …]`` with numbers in the accepted range."""
     if type(found) is not list:
         return False
     total = 0
@@ -148,7 +148,7 @@ CACHED = {"group": COUNT, "pattern": PATTERN}
 def check_keys(
     where: str, given: Any, required: Mapping[str, Value], optional: Mapping[str, Value] | None = None
 ) -> None:
-    """Refuse an object with a key that is unknown, missing, or holds the wrong thing."""
+    """Raise ScenarioError if an object has an unknown key, lacks a key, or has an invalid value."""
     prefix = f"{where}: " if where else ""
     if type(given) is not dict:
         raise ScenarioError(f"{where} = {shortened(given)}; accepted: an object")
@@ -165,7 +165,7 @@ def check_keys(
 
 
 def check_form(scenario: Any) -> None:
-    """Refuse a scenario whose keys or types are wrong. Its ``config`` is left to those who build from it."""
+    """Raise ScenarioError if keys or types of a scenario are wrong. ``config`` is checked when it is built."""
     check_keys("a scenario", {} if type(scenario) is dict else scenario, {})
     kind = scenario.get("kind", "steps")
     if type(kind) is not str:
@@ -200,7 +200,7 @@ def listed(names: Collection[str]) -> str:
 
 
 def shortened(found: Any, length: int = 60) -> str:
-    """What was found, as JSON would write it, cut to ``length``."""
+    """A value as JSON, truncated to ``length``."""
     text = repr(found) if type(found) in (str, int, float) else _json(found)
     return text if len(text) <= length else f"{text[: length - 1]}…"
 

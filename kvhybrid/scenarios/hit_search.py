@@ -1,4 +1,4 @@
-"""The kind ``hit_search``: a look-up over blocks that are keyed by hand."""
+"""Scenarios of kind ``hit_search``: a look-up over blocks with explicitly assigned keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def hit_search(scenario: Mapping[str, Any]) -> dict[str, Any]:
     """The answer to a scenario of this kind.
 
     Raises:
-        ScenarioError: An entry of ``cached`` does not fit the configuration.
+        ScenarioError: An entry of ``cached`` contradicts the configuration.
     """
     manager, request = keyed_by_hand(scenario)
     hit = manager.coordinator.find_longest_cache_hit(request, scenario["max_length"])
@@ -27,9 +27,9 @@ def hit_search(scenario: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def keyed_by_hand(scenario: Mapping[str, Any]) -> tuple[KVCacheManager, Request]:
-    """A manager whose blocks are keyed as ``cached`` says, and the request that is searched for.
+    """A manager whose blocks have the keys in ``cached``, and the request to look up.
 
-    Character i of group g's pattern stands for block ``10 + 50 · g + i``.
+    Character i of group g's pattern is for block ``10 + 50 · g + i``.
     """
     config = dict(scenario["config"])
     if type(config.get("groups")) is list and type(config.get("num_blocks", 0)) is int:

@@ -29,7 +29,7 @@ def config_of(manager: KVCacheManager) -> dict[str, Any]:
     if own:
         raise ValueError(f"group {own[0]!r} has a pool of its own; a scenario knows one pool for all groups")
     most = coordinator.groups.max_in_flight_tokens
-    said = {
+    content = {
         "hash_block_size": config.hash_block_size,
         "max_model_len": manager.max_model_len,
         "enable_caching": manager.enable_caching,
@@ -40,7 +40,7 @@ def config_of(manager: KVCacheManager) -> dict[str, Any]:
         "dcp": config.context_parallel,
         "eviction": _eviction(manager),
     }
-    changed = {key: value for key, value in said.items() if value != DEFAULTS[key]}
+    changed = {key: value for key, value in content.items() if value != DEFAULTS[key]}
     return {"num_blocks": config.num_blocks, "groups": _groups(config.groups), **changed}
 
 
@@ -75,13 +75,13 @@ def _groups(groups: tuple[KVCacheGroup, ...]) -> list[dict[str, Any]]:
 
 def _group(spec: KVCacheSpec, leave_out: frozenset[str]) -> dict[str, Any]:
     kind = registry.name_of(type(spec))
-    said: dict[str, Any] = {"spec": kind}
+    content: dict[str, Any] = {"spec": kind}
     for mode, kind_of_mode in MAMBA_MODES.items():
         if kind == kind_of_mode:
-            said = {"spec": "mamba", "mode": mode}
+            content = {"spec": "mamba", "mode": mode}
     for field in fields(spec):
         value = getattr(spec, field.name)
         default = None if field.default is MISSING else field.default
         if field.init and field.name not in leave_out and (field.name == "block_size" or value != default):
-            said[field.name] = value
-    return said
+            content[field.name] = value
+    return content

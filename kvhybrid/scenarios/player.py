@@ -1,4 +1,4 @@
-"""Plays a scenario's steps on a real cache manager and says what it answers."""
+"""Plays the steps of a scenario on a real cache manager."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvhybrid.scenarios.pool_state import pool_state
 
 Answer = dict[str, Any]
 STARTING = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
-"""Not running: an allocation admits the request."""
+"""States in which an allocation admits the request."""
 
 
 def tokens_of(runs: Sequence[Sequence[int]]) -> list[int]:
@@ -23,7 +23,7 @@ def tokens_of(runs: Sequence[Sequence[int]]) -> list[int]:
 
 
 class Player:
-    """One cache manager, and the few counters per request that a scheduler keeps."""
+    """A cache manager and the counters per request that a scheduler would keep."""
 
     def __init__(self, manager: KVCacheManager) -> None:
         self.manager = manager
@@ -47,10 +47,10 @@ class Player:
         }
 
     def play(self, step: Mapping[str, Any]) -> Answer:
-        """Carry out one step, whose form is right, and return every key that its ``expect`` may hold.
+        """Execute one well-formed step, and return every key that its ``expect`` may have.
 
         Raises:
-            ScenarioError: The step does not fit what went before.
+            ScenarioError: The step is inconsistent with earlier steps.
         """
         return self._steps[step["do"]](step)
 
@@ -171,7 +171,7 @@ class Player:
     def _reset(self, step: Mapping[str, Any]) -> Answer:
         done = self.manager.reset_prefix_cache()
         if done:
-            # The keys behind these hits are gone, and so are the blocks.
+            # The keys of these hits were removed, so the hits can no longer be adopted.
             self.looked_up.clear()
         return {"ok": done}
 
@@ -189,7 +189,7 @@ class Player:
 
 
 def hit_answer(found: ComputedBlocks) -> Answer:
-    """A look-up in the words of a scenario."""
+    """The answer of a look-up, as a scenario has it."""
     return {
         "hit_tokens": found.num_tokens,
         "hit_blocks": list(found.blocks.get_block_ids()),

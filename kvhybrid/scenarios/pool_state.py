@@ -1,4 +1,4 @@
-"""Everything that a ``state`` step may ask for."""
+"""Answers of ``state`` steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvhybrid.cache.manager import KVCacheManager
 
 
 def pool_state(manager: KVCacheManager, names: Mapping[str, str]) -> dict[str, Any]:
-    """The pool of ``manager`` and the tables of its requests, ``names`` being the ids to show them under."""
+    """The pool of ``manager`` and the tables of its requests; ``names`` maps request ids to the names to show."""
     pool, index, unit = manager.block_pool, manager.coordinator.index, manager.config.hash_unit
     tables = {name: [row.tolist() for row in manager.get_block_ids(id)] for id, name in names.items()}
     return {

@@ -1,4 +1,4 @@
-"""What a recording knows of one request: how far its steps have brought it."""
+"""The recorder's state of one request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPTIONS: Final[Mapping[str, tuple[str, object]]] = {
     "has_scheduled_reqs": ("has_running", True),
     "delay_cache_blocks": ("delay_cache", False),
 }
-"""Arguments of ``allocate_slots``: their names in a scenario, and the values that it leaves out."""
+"""Arguments of ``allocate_slots``: their names in a scenario, and their defaults, which are omitted."""
 
 
 class InexpressibleError(Exception):
@@ -29,7 +29,7 @@ class InexpressibleError(Exception):
 
 @dataclass
 class RecordedRequest:
-    """The player's view of a request. `catch_up` writes the steps that bring it to where the request is."""
+    """A request as the player of the recording will see it. `catch_up` adds the steps for its changes since."""
 
     name: str
     request: Request
@@ -41,9 +41,9 @@ class RecordedRequest:
     starting: bool = True
     loading: bool = False
     found: ComputedBlocks | None = None
-    """The latest look-up, until an admission has used it."""
+    """The latest look-up, until an admission uses it."""
     freed: ScenarioStep | None = None
-    """The step in which it gave its blocks back: an end, unless the request is seen again."""
+    """The step that freed its blocks: a ``free``, or a preemption if the request is seen again."""
 
     def submit(self, names: TokenNames) -> list[ScenarioStep]:
         request = self.request
@@ -65,7 +65,7 @@ class RecordedRequest:
         return [step]
 
     def catch_up(self, names: TokenNames) -> list[ScenarioStep]:
-        """Steps for what happened to the request since the last call."""
+        """Steps for the changes of the request since the last call."""
         request = self.request
         steps: list[ScenarioStep] = []
         if self.freed is not None:
@@ -96,7 +96,7 @@ class RecordedRequest:
         return {"do": "lookup", "request": self.name}
 
     def allocate(self, given: Mapping[str, Any], has_watermark: bool) -> ScenarioStep:
-        """The step for a call of ``allocate_slots`` with the arguments ``given``, all of them, by name."""
+        """The step for a call of ``allocate_slots``; ``given`` has all arguments by name."""
         new, hit, encoder = (
             given[name] for name in ("num_new_tokens", "num_new_computed_tokens", "num_encoder_tokens")
         )
@@ -122,7 +122,7 @@ class RecordedRequest:
         return step
 
     def allocated(self, step: ScenarioStep, hit: int, added: KVCacheBlocks | None) -> None:
-        """The call for slots was answered with ``added``; ``hit`` tokens are adopted if it was granted."""
+        """Called with the answer ``added`` of ``allocate_slots``; if granted, ``hit`` tokens were adopted."""
         if added is None:
             step["expect"] = {"refused": True}
             return

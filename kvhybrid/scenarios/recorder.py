@@ -28,7 +28,7 @@ ALLOCATION: Final = signature(KVCacheManager.allocate_slots)
 
 
 class Recorder:
-    """Writes what a cache manager is asked and what it answers; ``kvhybrid scenario`` plays it again.
+    """Records the calls of a cache manager and their answers; ``kvhybrid scenario`` plays them again.
 
     ::
 
@@ -36,13 +36,13 @@ class Recorder:
             engine = Engine(model, cache_manager=recorder.manager)
             engine.generate(prompts)
 
-    Token ids are renamed (see `TokenNames`): the file shows which prefixes were equal, not their text. A call
-    that no scenario can express ends the recording, and the scenario's ``note`` names it; the cache manager works
-    on. The file is written when the recorder is closed, if it has made a manager.
+    Token ids are renamed (see `TokenNames`): the file shows which prefixes were equal, not their text. A call that
+    no scenario can express ends the recording, and the scenario's ``note`` says so; the cache manager continues to
+    work. The file is written when the recorder is closed, if it has created a manager.
     """
 
     def __init__(self, path: Path, *, id: str = "recorded") -> None:
-        """``id`` becomes the scenario's.
+        """``id`` is the scenario's id.
 
         Raises:
             InputError: ``path`` is neither a regular file nor a new name.
@@ -57,10 +57,10 @@ class Recorder:
         self._names: set[str] = set()
 
     def manager(self, config: KVCacheConfig, **options: Any) -> RecordingManager:
-        """A cache manager that is recorded until `close`. The arguments are those of `KVCacheManager`.
+        """Create a cache manager that is recorded until `close`. The arguments are those of `KVCacheManager`.
 
         Raises:
-            ValueError: The recorder has made one already, or no scenario can express this one.
+            ValueError: The recorder already has a manager, or no scenario can express this one.
         """
         if self._manager is not None:
             raise ValueError(f"{self.path} is the recording of another cache manager")
@@ -94,10 +94,10 @@ class Recorder:
             self.is_recording = False
         write_scenarios(self.path, [{**self._scenario, "steps": self._steps}])
 
-    # ---- what the manager tells
+    # ---- called by the manager
 
     def write(self, step: ScenarioStep) -> ScenarioStep:
-        """Append ``step``, if the recording has not ended; its ``expect`` may be added later."""
+        """Append ``step`` unless the recording has ended; its ``expect`` may be added later."""
         if self.is_recording:
             self._steps.append(step)
         return step
@@ -105,7 +105,7 @@ class Recorder:
     def tell(
         self, request: Request, step_of: Callable[[RecordedRequest], ScenarioStep]
     ) -> tuple[RecordedRequest, ScenarioStep] | None:
-        """Append the step that ``step_of`` makes of a call for ``request``, after those that lead up to it.
+        """Append the step that ``step_of`` returns for a call with ``request``, after the steps that precede it.
 
         Returns the record of the request and the step, or None if the recording has ended or ends with this call.
         """
@@ -119,24 +119,24 @@ class Recorder:
             return None
 
     def end(self, why: InexpressibleError) -> None:
-        """Record no more, because of a call that no scenario can express."""
+        """Stop recording because no scenario can express a call."""
         if self.is_recording:
             self._scenario["note"] = f"recorded up to a call that a scenario cannot express: {why}"
             self.is_recording = False
 
     def freed(self, request: Request) -> None:
-        """The blocks of ``request`` are freed: at its end, or because it is preempted."""
+        """Called when the blocks of ``request`` are freed, at its end or because it is preempted."""
         seen = self._requests.get(request.request_id)
         if seen is not None and seen.request is request and seen.freed is None:
             seen.freed = self.write({"do": "free", "request": seen.name})
 
     def forget_hits(self) -> None:
-        """All keys are gone: no earlier look-up can be adopted any more."""
+        """Called when all keys are removed: earlier look-ups can no longer be adopted."""
         for seen in self._requests.values():
             seen.found = None
 
     def _see(self, request: Request) -> RecordedRequest:
-        """The record of ``request``, brought up to the request's present state."""
+        """The record of ``request``, updated to its current state."""
         seen = self._requests.get(request.request_id)
         if seen is None or seen.request is not request:
             seen = RecordedRequest(self._free_name(request.request_id), request)
@@ -156,7 +156,7 @@ class Recorder:
 
 
 class RecordingManager(KVCacheManager):
-    """A cache manager that tells its `Recorder` of every call that a scenario has a step for."""
+    """A cache manager that reports its calls to a `Recorder`."""
 
     def __init__(self, recorder: Recorder, config: KVCacheConfig, **options: Any) -> None:
         super().__init__(config, **options)
@@ -205,7 +205,7 @@ class RecordingManager(KVCacheManager):
         super().discard_step()
 
     def release_copies(self) -> None:
-        # Taking the copies changes nothing; releasing their blocks does.
+        # Only releasing the blocks of copies changes the state; taking the copies does not.
         copies = [list(pair) for pair in self.take_copies()]
         self._recorder.write({"do": "take_copies", "expect": {"copies": copies}})
         super().release_copies()

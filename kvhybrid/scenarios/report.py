@@ -1,4 +1,4 @@
-"""How verdicts are shown: a table and the failures, or one JSON object."""
+"""Prints verdicts: a table and the failures, or one JSON object."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEADINGS = ("file", "scenarios", *(outcome.value for outcome in Outcome))
 
 
 def print_report(verdicts: Sequence[Verdict], seconds: float) -> None:
-    """The table of counts, then a paragraph per failure and a line per scenario that needs a look."""
+    """Print the table of counts, a paragraph per failure, and a line per scenario that is unsupported or stale."""
     files = by_file(verdicts)
     names_tell = len({file.name for file in files}) == len(files)
     rows = [_row(file.name if names_tell else str(file), own) for file, own in files.items()]
@@ -37,7 +37,7 @@ def print_report(verdicts: Sequence[Verdict], seconds: float) -> None:
 
 
 def failure_text(verdict: Verdict) -> str:
-    """Where a scenario failed, what it expected and what it got."""
+    """The location of a failure, and the expected and actual answers."""
     mismatch = verdict.mismatch
     assert mismatch is not None
     expected, got = difference(mismatch.expected, mismatch.got)
@@ -53,7 +53,7 @@ def failure_text(verdict: Verdict) -> str:
 
 
 def as_object(verdicts: Sequence[Verdict], seconds: float) -> dict[str, Any]:
-    """All of it for a program: counts per file and in all, and an entry per scenario that did not just pass."""
+    """Counts per file and in total, and an entry per scenario that did not simply pass, for ``--json``."""
     return {
         "files": [{"file": str(file), **_counts(own)} for file, own in by_file(verdicts).items()],
         "all": _counts(verdicts),

@@ -1,4 +1,4 @@
-"""A scenario with the answers that this cache manager gives."""
+"""Replaces the answers in a scenario by those of this cache manager."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from kvhybrid.scenarios.form import ScenarioError, UnsupportedScenarioError
 
 
 def rerecorded(scenario: Scenario) -> Mapping[str, Any]:
-    """``scenario`` with every ``expect`` answered here: the keys that it asks for, all where it asks for none.
+    """``scenario`` with the actual answers in every ``expect``: for the keys that it has, or all keys if it has
+    none.
 
-    One that cannot be played here stays as it is, and so does a step that fails. Where an answer given here
-    differs, later steps may make no sense any more; the scenario then ends before the first of them.
+    A scenario that cannot be played stays unchanged, and so does a step that fails. If an answer differs, later
+    steps may become invalid; the scenario then ends before the first of these.
     """
     content = dict(scenario.content)
     if scenario.unsupported is not None:
@@ -36,7 +37,7 @@ def rerecorded(scenario: Scenario) -> Mapping[str, Any]:
         content["steps"] = content["steps"][:played]
         content["note"] = f"ends where the answers no longer lead on: {error}"
     if changed:
-        # What was written by hand is so no more.
+        # The answers are no longer written by hand.
         content.pop("oracle", None)
     return content
 

@@ -1,4 +1,4 @@
-"""New names for token ids, so that a recording shows which prefixes are equal and nothing of the prompts."""
+"""Renames token ids, so that a recording shows which prefixes are equal but not the prompts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from kvhybrid.cache.request import Request
 
 
 class TokenNames:
-    """Gives a token a number that stands for the whole prefix up to it.
+    """Renames each token to a number that identifies the whole prefix up to it.
 
-    Equal prefixes get equal numbers and different ones different numbers, so that every prefix key of a replay
-    is shared exactly where the recorded one was. A prompt that nobody sent before is one run of numbers. Media
+    Equal prefixes get equal numbers and different prefixes different ones, so prefix keys are equal in a replay
+    exactly if they were equal in the recording. A prompt without a known prefix becomes one run of numbers. Media
     content counts as part of the tokens that it covers.
     """
 
@@ -19,7 +19,7 @@ class TokenNames:
         self._children: dict[tuple[int, object], int] = {}
 
     def extend(self, last: int, request: Request, start: int) -> list[int]:
-        """The names of ``request``'s tokens from ``start`` on; ``last`` is the name before them, 0 for none."""
+        """The names of ``request``'s tokens from ``start``; ``last`` is the preceding name, 0 for none."""
         children, names = self._children, []
         covered = self._covered(request) if request.extra_keys.media else {}
         for position in range(start, request.num_tokens):
@@ -32,7 +32,7 @@ class TokenNames:
 
     @staticmethod
     def _covered(request: Request) -> dict[int, list[tuple[str, int]]]:
-        """By position, the media there and how far into them it lies."""
+        """By position, the media items that cover it and the offset into each."""
         covered: dict[int, list[tuple[str, int]]] = {}
         for item in request.extra_keys.media:
             for offset in range(item.length):

@@ -1,4 +1,4 @@
-"""What comes of a scenario, and of many."""
+"""Outcomes of scenarios."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvhybrid.scenarios.form import ScenarioError, UnsupportedScenarioError
 
 
 class Outcome(Enum):
-    """How a scenario ended; only `FAILED` is an error."""
+    """The outcome of a scenario; only `FAILED` is an error."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -26,19 +26,19 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """One scenario's outcome, and what it rests on."""
+    """The outcome of one scenario, with details."""
 
     scenario: Scenario
     outcome: Outcome
     mismatch: Mismatch | None = None
     deviation: Deviation | None = None
-    """Its entry on the list of deviations."""
+    """Its entry in the list of deviations."""
     unsupported: str = ""
-    """What is not known here."""
+    """Why the scenario is unsupported."""
 
     @property
     def is_stale(self) -> bool:
-        """On the list of deviations, although it passes."""
+        """Whether it is listed as a deviation but passes."""
         return self.outcome is Outcome.PASSED and self.deviation is not None
 
 
@@ -46,7 +46,7 @@ def judge(scenario: Scenario, deviations: Mapping[str, Deviation]) -> Verdict:
     """Play ``scenario``.
 
     Raises:
-        ScenarioError: It does not make sense; the message names the file and the line.
+        ScenarioError: The scenario is inconsistent. The message has the file and the line.
     """
     deviation = deviations.get(scenario.id)
     if scenario.unsupported is not None:

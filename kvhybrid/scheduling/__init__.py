@@ -1,4 +1,4 @@
-"""Scheduling: which requests compute which tokens in a step, and where a prefill's steps end."""
+"""Scheduling: which requests compute which tokens in a step, and where the steps of a prefill end."""
 
 from __future__ import annotations
 

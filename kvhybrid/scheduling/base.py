@@ -1,7 +1,7 @@
-"""The contract of a scheduler: what an engine or a replay calls, and what a step's plan says.
+"""The interface of schedulers, which engine and replay call, and the schedule of a step.
 
-A scheduler knows no tensors. It is driven in a loop: `BaseScheduler.schedule`, copies and forward pass, then
-`BaseScheduler.update_from_output` with what was sampled.
+Schedulers do not use tensors. They are driven in a loop: `BaseScheduler.schedule`, copies and forward pass, then
+`BaseScheduler.update_from_output` with the sampled tokens.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import NamedTuple
 from mypy_extensions import mypyc_attr
 
 from kvhybrid.cache.manager import KVCacheManager
-from kvhybrid.cache.request import Request, RequestStatus
+from kvhybrid.cache.request import Request
 
 
 @mypyc_attr(native_class=False)  # an exception cannot be one
 class CapacityError(RuntimeError):
-    """A request that the whole pool, with nobody else in it, cannot hold."""
+    """A request that does not fit in the pool even if it is the only one."""
 
     def __init__(self, request_id: str, message: str) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class ScheduledRequest(NamedTuple):
 
 @dataclass(frozen=True)
 class SchedulerOutput:
-    """One step's work, in the order of execution: the copies, then all scheduled tokens in one batch."""
+    """The work of one step: first the copies, then all scheduled tokens in one batch."""
 
     scheduled: tuple[ScheduledRequest, ...]
     copies: tuple[tuple[int, int], ...]
@@ -47,16 +47,16 @@ class SchedulerOutput:
     admitted: tuple[Request, ...]
     """Requests that got their first blocks in this step; an encoder runs for them before the forward pass."""
     preempted: tuple[Request, ...]
-    """Requests that gave their blocks back in this step and wait to be computed anew."""
+    """Requests that were preempted in this step: their blocks are freed and they wait to be recomputed."""
     num_scheduled_tokens: int
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BaseScheduler(ABC):
-    """Decides which requests compute which tokens in a step, and holds the requests that are not finished.
+    """Decides which requests compute which tokens in a step, and holds the unfinished requests.
 
-    A subclass may have further keyword parameters, which a config sets as ``scheduler.NAME``. One that only orders
-    requests differently best derives from `kvhybrid.scheduling.scheduler.Scheduler`.
+    A subclass may have additional keyword parameters, which a config sets as ``scheduler.NAME``. To only change
+    the order of requests, derive from `kvhybrid.scheduling.scheduler.Scheduler`.
     """
 
     def __init__(
@@ -82,8 +82,6 @@ class BaseScheduler(ABC):
         self.end_token_ids = end_token_ids
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
-        self.unfinished: dict[str, Request] = {}
-        """The requests of both, by id. A subclass takes out those that end."""
         self.num_preemptions = 0
 
     @property
@@ -91,15 +89,11 @@ class BaseScheduler(ABC):
         return bool(self.waiting or self.running)
 
     def add_request(self, request: Request) -> None:
-        """Put ``request`` at the end of `waiting`.
+        """Append ``request`` to `waiting`.
 
         Raises:
-            ValueError: It leaves no room for a token below ``max_model_len``, asks for none, or has the id of an
-                unfinished request.
+            ValueError: Its prompt leaves no room for a token within ``max_model_len``, or it requests no tokens.
         """
-        known = self.unfinished.get(request.request_id)
-        if known is not None and known.status is not RequestStatus.FINISHED:
-            raise ValueError(f"request id {request.request_id!r} is taken by an unfinished request")
         limit = self.cache.max_model_len
         if request.num_tokens >= limit:
             raise ValueError(
@@ -112,32 +106,30 @@ class BaseScheduler(ABC):
                 f"found {request.max_new_tokens}"
             )
         self.waiting.append(request)
-        self.unfinished[request.request_id] = request
 
     @abstractmethod
     def schedule(self) -> SchedulerOutput:
-        """Schedule one step. Its requests' blocks are allocated and keyed; their token counts are as before.
+        """Schedule one step. Blocks are allocated and get their keys; the requests' token counts do not change
+        yet.
 
         Raises:
-            CapacityError: The whole pool cannot hold a request; that request is dropped. After this and any other
-                error, all other requests wait to be computed again.
+            CapacityError: A request does not fit in the whole pool; that request is dropped.
         """
 
     @abstractmethod
     def update_from_output(
         self, output: SchedulerOutput, sampled: Mapping[str, int], failed: Sequence[str] = ()
     ) -> tuple[str, ...]:
-        """Settle a step that ran: count its tokens, append the sampled ones, free what is finished.
+        """Complete a step that ran: count its tokens, append the sampled ones, free finished requests.
 
-        ``sampled`` has the next token of every scheduled request with ``samples``, by request id. The requests of
-        ``failed`` have none, since the step gave no usable result for them: they end, and no later request finds
-        their prefixes in the cache. Returns the ids of the requests that this step finished.
+        ``sampled`` has the next token of every scheduled request with ``samples``, by request id, except requests
+        in ``failed``, for which the step has no usable result: they end, and their prefixes are removed from the
+        cache. Returns the ids of the requests that this step finished.
         """
 
     @abstractmethod
     def discard_output(self, output: SchedulerOutput) -> None:
-        """Undo a step whose forward pass failed: all its requests wait to be computed again, and no block that it
-        would have written keeps a key."""
+        """Undo a step whose forward pass failed: blocks that it would have written lose their keys."""
 
     @abstractmethod
     def abort(self, request_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Prefill chunking: where a step must end so that recurrent states are kept where others can resume."""
+"""Prefill chunking: ends steps where other requests can resume from a recurrent state."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from kvhybrid.cache.request import Request
 
 
 class PrefillChunking:
-    """Clips the steps of a prefill where a group keeps states.
+    """Shortens the steps of a prefill if a group keeps states.
 
-    Attention can stop anywhere: its blocks hold every token. A state exists only at the end of a step, so a
-    later request can resume from a position only if a step ended there. The price is shorter chunks; the
-    tokens computed are the same. Decode steps and caches without cacheable states are never clipped.
+    Attention can resume anywhere, since its blocks hold every token. A state exists only at the end of a step, so
+    a later request can resume from a position only if a step ended there. This costs shorter chunks but no
+    additional tokens. Decode steps and caches without cacheable states are never affected.
     """
 
     def __init__(self, config: KVCacheConfig, alignment: int) -> None:
@@ -22,22 +22,21 @@ class PrefillChunking:
         self._active = bool(states)
         self._draft = any(group.draft for group in config.groups)
         self._unit = alignment
-        # A state on a block boundary that no hit can end on would serve nobody.
+        # A state on a block boundary that no hit can end on would never be reused.
         self._block = lcm(alignment, *states)
 
     def clip(self, request: Request, start: int, num_tokens: int) -> int:
-        """How many of the ``num_tokens`` tokens from position ``start`` on this step computes: at least 1.
+        """How many of the ``num_tokens`` tokens from position ``start`` this step computes, at least 1.
 
-        The step ends at the first of these that lies inside it:
+        The step ends at the first of these positions that it contains:
 
-        - the next block boundary, where it starts inside a block (after a hit that ended there, or a short
-          step);
-        - the last position from which a request with the same tokens resumes;
-        - the same for the prompt at the granularity of hits, where hits may end inside a block;
-        - the last block boundary before the junction, up to which another group proved the prefix shared.
+        - the next block boundary, if it starts inside a block (after a hit that ended there, or a short step);
+        - the last position from which a request with the same tokens can resume;
+        - the same for the prompt at the granularity of hits, if hits can end inside a block;
+        - the last block boundary before the junction, up to which another group has shown the prefix to be shared.
 
-        A step that the budget ends before the prefill does ends on a block boundary, if it reaches one. It is
-        never put off: a state inside a block is exact, it just gets no key.
+        If the budget ends a step before the end of the prefill, it ends on a block boundary if it reaches one. A
+        step is never postponed: a state inside a block is correct, it just gets no key.
         """
         prefill_end = request.num_tokens - 1 if request.num_output_tokens else request.num_prompt_tokens
         if not self._active or start >= prefill_end:
@@ -60,7 +59,7 @@ class PrefillChunking:
 def resume_position(num_tokens: int, unit: int, draft: bool) -> int:
     """The last multiple of ``unit`` from which a request of the same ``num_tokens`` tokens can resume.
 
-    Its last token must be computed, since the next one is sampled from it. A draft model's hit drops one
-    unit, which serves as that margin.
+    Its last token must be computed, since the next one is sampled from it. With a draft model, the unit that hits
+    drop already includes it.
     """
     return max(num_tokens // unit * unit - unit, 0) if draft else (num_tokens - 1) // unit * unit

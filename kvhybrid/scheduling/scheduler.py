@@ -26,18 +26,18 @@ class _Step:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Scheduler(BaseScheduler):
-    """Continuous batching under one token budget, with chunked prefill and preemption by recompute.
+    """Continuous batching under one token budget, with chunked prefill and preemption by recomputation.
 
     - Running requests come first, oldest first; then waiting ones are admitted in order, up to
       ``max_num_seqs``.
-    - A prefill and a decode differ in nothing but how many tokens are left, and share ``max_batched_tokens``.
-    - A waiting request is admitted only if its whole present sequence fits; the first that does not ends the
-      pass, so that nobody is overtaken.
-    - When a running request is refused its blocks, the newest running request gives all of its own back and
-      goes to the front of the waiting line; its tokens are computed anew, less what it finds in the cache. A
-      request that would have to preempt itself ends the pass, and a step that preempted admits nobody.
+    - Prefill and decode differ only in the number of remaining tokens, and share ``max_batched_tokens``.
+    - A waiting request is admitted only if its whole current sequence fits; the first that does not ends the
+      pass, so no request overtakes another.
+    - If a running request is refused blocks, the newest running request is preempted: it frees all its blocks and
+      goes to the front of the queue; its tokens are recomputed, except those that it finds in the cache. A request
+      that would have to preempt itself ends the pass, and a step with a preemption admits no requests.
 
-    The oldest request therefore always moves on, and every step ends.
+    So the oldest request always makes progress, and every step ends.
     """
 
     def __init__(
@@ -54,10 +54,18 @@ class Scheduler(BaseScheduler):
             max_num_seqs=max_num_seqs,
             end_token_ids=end_token_ids,
         )
+        self._unfinished: dict[str, Request] = {}
+        """Every request in ``waiting`` and ``running``, by id."""
         self._chunking = (
             PrefillChunking(cache.config, cache.coordinator.alignment) if cache.enable_caching else None
         )
         self._lone_refusal: tuple[str, int] | None = None
+
+    def add_request(self, request: Request) -> None:
+        if request.request_id in self._unfinished:
+            raise ValueError(f"request id {request.request_id!r} is taken by an unfinished request")
+        super().add_request(request)
+        self._unfinished[request.request_id] = request
 
     def schedule(self) -> SchedulerOutput:
         self.cache.new_step_starts()
@@ -83,12 +91,11 @@ class Scheduler(BaseScheduler):
         finished: list[str] = []
         try:
             self.cache.release_copies()
-            scheduled = output.scheduled
-            if failed:
-                scheduled = tuple(item for item in scheduled if item.request.request_id not in failed)
-                for request_id in failed:
-                    self._end_failed(request_id)
-            for request, start, num_tokens, samples in scheduled:
+            for request_id in failed:
+                self._end_failed(request_id)
+            for request, start, num_tokens, samples in output.scheduled:
+                if failed and request.request_id in failed:
+                    continue
                 request.num_computed_tokens = start + num_tokens
                 if samples:
                     token = sampled[request.request_id]
@@ -104,10 +111,12 @@ class Scheduler(BaseScheduler):
         return tuple(finished)
 
     def discard_output(self, output: SchedulerOutput) -> None:
+        """Undo a step whose forward pass failed: its requests wait to be recomputed, and the blocks that it should
+        have written lose their keys."""
         self._give_up_step()
 
     def _give_up_step(self) -> None:
-        """No forward pass writes what this step has scheduled: forget its keys, and let every request wait."""
+        """Remove the keys of unwritten blocks and preempt all requests."""
         self.cache.discard_step()
         self.cache.release_copies()
         if self.waiting:
@@ -119,11 +128,11 @@ class Scheduler(BaseScheduler):
     def _finish(self, request: Request) -> None:
         """``request`` has ended: free its blocks."""
         request.status = RequestStatus.FINISHED
-        self.unfinished.pop(request.request_id, None)
+        self._unfinished.pop(request.request_id, None)
         self.cache.free(request)
 
     def abort(self, request_id: str) -> None:
-        request = self.unfinished.get(request_id)
+        request = self._unfinished.get(request_id)
         if request is not None:
             queue = self.running if request.status is RequestStatus.RUNNING else self.waiting
             queue.remove(request)
@@ -191,9 +200,9 @@ class Scheduler(BaseScheduler):
             step.budget -= num_tokens
 
     def _admit_alone(self, request: Request, given_up: PrefixHit, budget: int) -> int:
-        """Admit a request that was refused although nobody else holds a block; returns its tokens.
+        """Admit a request that was refused although no other request holds a block; returns its number of tokens.
 
-        Copying a shared block takes one block more than computing it, so that it may fit without its hit.
+        Copying a shared block takes one more block than computing it, so the request may fit without its hit.
         """
         num_tokens = self._num_step_tokens(request, 0, budget)
         granted = self.cache.allocate_slots(
@@ -226,7 +235,7 @@ class Scheduler(BaseScheduler):
         return request
 
     def _note_lone_refusal(self, request: Request) -> None:
-        """The only running request was refused. Starting anew may help; a second time it never would."""
+        """Called when the only running request is refused. Restarting it may help once, but never twice."""
         now = (request.request_id, request.num_tokens)
         if self._lone_refusal == now:
             self._preempt_newest()
@@ -234,7 +243,7 @@ class Scheduler(BaseScheduler):
         self._lone_refusal = now
 
     def _refuse(self, request: Request) -> None:
-        """Drop the request at the head of the waiting line for good."""
+        """Permanently drop the request at the head of the queue."""
         self.waiting.popleft()
         self._finish(request)
         needed = self.cache.blocks_to_finish(request, self._num_step_tokens(request, 0, self.max_batched_tokens))

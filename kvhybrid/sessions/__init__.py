@@ -1,1 +1,1 @@
-"""One run or one replay, from its settings to its folder."""
+"""One run or replay, from its settings to its run folder."""

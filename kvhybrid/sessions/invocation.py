@@ -1,4 +1,4 @@
-"""What a run was told: the content of its ``config.yaml``, and how the command line came to it."""
+"""The invocation of a run: its resolved configuration and the command line."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from kvhybrid.plugins import path_of
 
 @dataclass(frozen=True)
 class Invocation:
-    """The resolved configuration of a run, and the command behind it."""
+    """The resolved configuration of a run, and the command that it comes from."""
 
     verb: str
     config: Mapping[str, Any]
     """The configuration as plain data. Trackers get it too."""
     choices: Mapping[str, str] = field(default_factory=dict)
-    """What was chosen in each Hydra group."""
+    """The choice in each Hydra group."""
     overrides: tuple[str, ...] = ()
-    """What the command line changed in the configuration."""
+    """Configuration overrides from the command line."""
 
     @classmethod
     def from_settings(cls, verb: str, settings: Any) -> Invocation:
-        """For settings that were built in Python."""
+        """The invocation for settings that were created in Python."""
         return cls(verb, plain_settings(settings))
 
     def yaml(self) -> str:
-        """``config.yaml``: a primary config of Hydra's, so that the run can be started again from its folder.
-        It names plug-ins by their ``kind``, which needs no other file."""
+        """``config.yaml``, as a primary config for Hydra, so that the run can be started again from its folder.
+
+        Plug-ins are given by their ``kind``, which needs no other file.
+        """
         from omegaconf import OmegaConf
 
         quiet = [{f"override hydra/{logger}": "none"} for logger in ("hydra_logging", "job_logging")]
@@ -44,7 +46,7 @@ class Invocation:
 
 
 def plain_settings(settings: Any) -> dict[str, Any]:
-    """Settings as plain data, as a config spells them: plug-ins are ``kind`` and their parameters."""
+    """Settings as plain data, in the format of a config: plug-ins are ``kind`` and their parameters."""
     kinds = get_type_hints(type(settings))
     content: dict[str, Any] = {}
     for part in fields(settings):

@@ -1,4 +1,4 @@
-"""``provenance.json``: what a run ran on, beside what it was told."""
+"""``provenance.json``: the environment of a run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kvhybrid.sessions.invocation import Invocation
 
 PACKAGES = ("kvhybrid", "torch", "transformers", "numpy")
 PATIENCE = 10.0
-"""Seconds for git's answer."""
+"""Timeout for git, in seconds."""
 
 
 def provenance(invocation: Invocation, backends: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """The content of ``provenance.json``. It may name things of this machine: no tracker gets it."""
+    """The content of ``provenance.json``. It may identify the machine, so it is not sent to trackers."""
     return {
         "verb": invocation.verb,
         "choices": dict(sorted(invocation.choices.items())),
@@ -43,7 +43,7 @@ def _version(package: str) -> str | None:
 
 
 def commit_of(checkout: Path) -> str | None:
-    """The commit of a git checkout, with ``-dirty`` where tracked files differ; None for another folder."""
+    """The commit of a git checkout, with ``-dirty`` if tracked files are modified; None for other folders."""
     if not (checkout / ".git").exists():  # a folder above may belong to another project
         return None
     command = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]

@@ -1,4 +1,4 @@
-"""One replay: build the cache and the scheduler, feed them a trace, write the run folder."""
+"""One replay: creates the cache and the scheduler, feeds them a trace, and writes the run folder."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from kvhybrid.settings.values import MOST_BLOCKS, at_least
 
 
 def replay(settings: ReplaySettings, folder: Path | str, invocation: Invocation | None = None) -> ReplaySummary:
-    """Replay ``settings.trace`` and fill ``folder``, which is made if it is not there.
+    """Replay ``settings.trace`` and write ``folder``, which is created if necessary.
 
-    ``invocation``, what ends a replay early, and what is raised: as for `kvhybrid.sessions.run.run`. So is a trace
-    that cannot be read.
+    ``invocation``, interrupts and exceptions are as for `kvhybrid.sessions.run.run`; an unreadable trace raises
+    `InputError`.
     """
     place = RunFolder(folder)
     invocation = invocation or Invocation.from_settings("replay", settings)
@@ -43,7 +43,7 @@ def replay(settings: ReplaySettings, folder: Path | str, invocation: Invocation 
 
 
 def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> ReplayLoop:
-    """The loop over ``requests`` that ``settings`` describe. Raises `InputError` where they do not go together."""
+    """Create the loop over ``requests``. Raises `InputError` for inconsistent settings."""
     longest = max(request.num_tokens for request in requests)
     limit = settings.scheduler.max_model_len or longest
     if longest > limit:
@@ -84,7 +84,7 @@ def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> Re
 
 
 class _ReplaySession(Session[ReplaySummary]):
-    """The state of one replay between two looks at it."""
+    """The state of one replay between samples."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class _ReplaySession(Session[ReplaySummary]):
             self._sample(progress)
 
     def _sample(self, progress: Progress) -> None:
-        """Look at the cache, and at what has happened since the last look."""
+        """Record the state of the cache and the counters since the last sample."""
         loop, now = self.loop, perf_counter()
         stats = ReplayStats(
             step=loop.num_steps,

@@ -1,4 +1,4 @@
-"""The schema of ``kvhybrid replay``: every key that a config may have, its type and its limits."""
+"""The schema of ``kvhybrid replay``: every key of its config, with type and limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvhybrid.tracking.base import Tracker
 
 @dataclass(kw_only=True)
 class ReplaySettings:
-    """All of one replay."""
+    """The settings of one replay."""
 
     trace: Trace
     executor: ArrivalProcess
@@ -30,11 +30,11 @@ class ReplaySettings:
     tracking: dict[str, Tracker] = field(default_factory=dict)
     name: str = "replay"
     objective: str = "hit_rate"
-    """The figure of the summary that a sweeper such as optuna is told."""
+    """The figure of the summary that is returned to a sweeper such as optuna."""
     sample_every: int = 100
-    """Steps between two lines of metrics."""
+    """Steps between two lines of ``metrics.jsonl``."""
     track_misses: bool = True
-    """Name the cause of every token that was not hit."""
+    """Count the causes of tokens that were not hit."""
 
     def __post_init__(self) -> None:
         at_least("sample_every", self.sample_every, 1)

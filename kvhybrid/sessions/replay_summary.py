@@ -1,4 +1,4 @@
-"""What is left of a replay: the summary of a run, and modelled times."""
+"""Final statistics of a replay: those of a run, and modelled times."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from kvhybrid.report.summary import RunSummary
 
 @dataclass(frozen=True)
 class ReplaySummary(RunSummary):
-    """The figures of a whole replay. ``seconds`` are real ones; what the clock of the replay said is in
-    ``modelled``."""
+    """The statistics of a whole replay. ``seconds`` is wall-clock time; modelled times are in ``modelled``."""
 
     modelled: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def requests_per_second(self) -> float:
-        """How fast the replay itself was."""
+        """Requests replayed per second of wall-clock time."""
         return self.requests / self.seconds if self.seconds else 0.0
 
     def figures(self) -> dict[str, Any]:
@@ -31,7 +30,7 @@ class ReplaySummary(RunSummary):
         }
 
     def lines(self) -> Iterator[str]:
-        """What a person reads below the table of groups."""
+        """The lines printed below the table of groups."""
         yield f"replayed at {self.requests_per_second:,.0f} requests per second"
         yield "modelled: " + ", ".join(f"{_WORDS[name]} {value:,.2f} s" for name, value in self.modelled.items())
 

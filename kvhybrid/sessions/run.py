@@ -1,4 +1,4 @@
-"""One run: build the engine, feed it a workload, watch the cache, write the run folder."""
+"""One run: creates the engine, feeds it a workload, and writes metrics and the run folder."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from kvhybrid.models.base import HybridModel
 
 NO_MEMORY = re.compile("allocate|out of memory|overflow")
-"""What torch says where a tensor does not fit: on a CPU it has no exception of its own for that."""
+"""Messages of torch if a tensor does not fit: on a CPU, it has no specific exception for this."""
 
 
 def run(settings: RunSettings, folder: Path | str, invocation: Invocation | None = None) -> RunSummary:
-    """Run ``settings.workload`` on ``settings.model`` and fill ``folder``, which is made if it is not there.
+    """Run ``settings.workload`` on ``settings.model`` and write ``folder``, which is created if necessary.
 
-    ``invocation`` is what ``config.yaml`` and the trackers get: by default the settings as plain data. Ctrl-C and
-    SIGTERM end the run early but in order. A summary that says ``failed`` is of a run whose results could not all
-    be written.
+    ``invocation`` is written to ``config.yaml`` and sent to the trackers; by default, it has the settings as plain
+    data. Ctrl-C and SIGTERM end the run early but gracefully. The summary's status is ``failed`` if some results
+    could not be written.
 
     Raises:
-        InputError: The settings do not go together. Nothing is written then.
-        FolderTakenError: ``folder`` holds something, or another process fills it.
+        InputError: The settings are inconsistent. Nothing is written then.
+        FolderTakenError: ``folder`` is not empty, or another process is writing to it.
         OutputError: ``folder`` cannot be written to.
     """
     place = RunFolder(folder)
@@ -60,8 +60,8 @@ def run(settings: RunSettings, folder: Path | str, invocation: Invocation | None
 
 
 def build_engine(settings: RunSettings, cache_manager: Callable[..., KVCacheManager] = KVCacheManager) -> Engine:
-    """The engine that ``settings`` describe, with what ``cache_manager`` makes. Raises `InputError` where they do
-    not go together."""
+    """Create the engine, with the cache manager that ``cache_manager`` returns. Raises `InputError` for
+    inconsistent settings."""
     import torch
 
     from kvhybrid.engine.engine import Engine
@@ -78,7 +78,7 @@ def build_engine(settings: RunSettings, cache_manager: Callable[..., KVCacheMana
         model = settings.model.build(settings.backends.choice())
         if model.max_encoder_tokens:
             raise InputError(
-                f"model: {type(model).__name__} reads an encoder, and this verb has no encoder inputs to give; "
+                f"model: {type(model).__name__} needs encoder inputs, which this verb does not support; "
                 f"call kvhybrid.engine.engine.Engine from Python"
             )
         max_model_len = settings.scheduler.max_model_len or min(longest, model.max_model_len)
@@ -115,14 +115,14 @@ def build_engine(settings: RunSettings, cache_manager: Callable[..., KVCacheMana
 
 
 def _quality_hint(settings: RunSettings, error: Exception) -> str:
-    """Where the longest request is not one of the workload's, what asks for it."""
+    """A hint for the error if the longest request comes from the quality measurement."""
     if isinstance(error, PlanningError) and _longest_name(settings) != settings.workload.longest_name:
-        return f" The longest request is {_longest_name(settings)}; quality=none measures none."
+        return f" The longest request is {_longest_name(settings)}; quality=none skips the measurement."
     return ""
 
 
 def measure_quality(settings: RunSettings, engine: Engine) -> Quality | None:
-    """How well the engine's model predicts ``settings.quality``; None where that is not asked for or pointless."""
+    """How well the engine's model predicts ``settings.quality``; None if not requested or meaningless."""
     if not _measures_quality(settings):
         return None
     try:
@@ -132,7 +132,7 @@ def measure_quality(settings: RunSettings, engine: Engine) -> Quality | None:
 
 
 def _measures_quality(settings: RunSettings) -> bool:
-    """Where no text is named, a model that reads none, or has learned nothing, is not asked."""
+    """Without an explicit text, models that do not read text or are untrained are skipped."""
     quality, model = settings.quality, settings.model
     return bool(quality.bytes and model.is_trained and (quality.path is not None or model.reads_text))
 
@@ -146,7 +146,7 @@ def _longest_name(settings: RunSettings) -> str:
 
 
 def _check_device(name: str) -> None:
-    """Raises `InputError` for a device that torch does not know or that this machine lacks."""
+    """Raise `InputError` for a device that is unknown to torch or not available."""
     import torch
 
     try:
@@ -156,7 +156,7 @@ def _check_device(name: str) -> None:
 
 
 def backends_of(model: HybridModel) -> dict[str, list[str]]:
-    """The kernel backends that the layers of ``model`` run on, by what they are for."""
+    """The kernel backends that the layers of ``model`` run on, by kind of backend."""
     from kvhybrid.models.layers.cached import CachedLayer, SharingLayer
 
     found: dict[str, set[str]] = {}
@@ -205,7 +205,7 @@ class _RunSession(Session[RunSummary]):
         self.num_sent = self.num_finished = self.prompt_tokens = self.output_tokens = 0
 
     def send_ready(self) -> None:
-        """Queue what the workload may send now."""
+        """Queue the requests that the workload can send now."""
         from kvhybrid.engine.sampling import SamplingParams
 
         sampling = self.settings.sampling

@@ -1,6 +1,6 @@
-"""The schema of ``kvhybrid run``: every key that a config may have, its type and its limits.
+"""The schema of ``kvhybrid run``: every key of its config, with type and limits.
 
-The values that ship lie in ``conf/``. An object of `RunSettings` can also be built in Python and handed to
+Default values are in ``conf/``. `RunSettings` can also be created in Python and passed to
 `kvhybrid.sessions.run.run`.
 """
 
@@ -31,7 +31,7 @@ class SamplingSettings:
 
 @dataclass(kw_only=True)
 class RunSettings:
-    """All of one run."""
+    """The settings of one run."""
 
     model: ModelSettings
     workload: Workload
@@ -45,11 +45,11 @@ class RunSettings:
     tracking: dict[str, Tracker] = field(default_factory=dict)
     name: str = "run"
     objective: str = "hit_rate"
-    """The figure of the summary that a sweeper such as optuna is told."""
+    """The figure of the summary that is returned to a sweeper such as optuna."""
     seed: int = 0
     device: str = "cpu"
     record: str | None = None
-    """A file to write the cache manager's calls to, as a scenario."""
+    """A file to record the cache manager's calls in, as a scenario."""
 
     def __post_init__(self) -> None:
         at_least("seed", self.seed, 0, MOST_SEED)

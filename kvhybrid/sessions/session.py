@@ -1,4 +1,4 @@
-"""What a run and a replay have in common: the folder, the trackers, the status, the summary."""
+"""Base class of runs and replays: run folder, trackers, status and summary."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Summary = TypeVar("Summary", bound=RunSummary)
 
 
 class Session(ABC, Generic[Summary]):
-    """One run, from the first file of its folder to the last.
+    """One run, from the first file in its folder to the last.
 
-    The folder must be claimed and empty. Whatever ends the run, what was measured is kept there and marked: done,
-    interrupted, refused or failed.
+    The folder must be claimed and empty. However the run ends, its results so far are written there with the
+    status done, interrupted, refused or failed.
     """
 
     def __init__(
@@ -51,32 +51,32 @@ class Session(ABC, Generic[Summary]):
 
     @abstractmethod
     def work(self, progress: Progress) -> None:
-        """Do what is to be measured, to its end. Raises `InputError` where it turns out to be impossible."""
+        """Do the actual work. Raises `InputError` if it turns out to be impossible."""
 
     @abstractmethod
     def summarize(self, **ending: Any) -> Summary:
-        """The figures so far. ``ending`` are the fields that `run` knows, from ``name`` to ``folder``."""
+        """The statistics so far. ``ending`` has the fields that `run` sets, from ``name`` to ``folder``."""
 
     def report(self, summary: Summary) -> None:
-        """Print the figures."""
+        """Print the results."""
         print_run(summary)
 
     def backends(self) -> Mapping[str, Sequence[str]]:
-        """The kernels that run, by what they are for."""
+        """The kernel backends in use, by kind of backend."""
         return {}
 
     def writes(self) -> Mapping[str, Callable[[], None]]:
-        """What else is to be written at the end, by the name of the file."""
+        """Functions that write additional files at the end, by file name."""
         return {}
 
     def run(self) -> Summary:
-        """Work; then, or when interrupted by Ctrl-C or SIGTERM, write and print what was found.
+        """Work; then, or when interrupted by Ctrl-C or SIGTERM, write and print the results.
 
-        A file that cannot be written is named on stderr, and makes a run that was done a failed one.
+        A file that cannot be written is reported on stderr, and turns the status done into failed.
 
         Raises:
-            InputError: ``objective`` is no figure of the summary. Nothing is written then.
-            OutputError: Not even the first file could be written.
+            InputError: ``objective`` is not a figure of the summary. Nothing is written then.
+            OutputError: The first file could not be written.
         """
         self._require_objective()
         self._open_folder()
@@ -117,7 +117,7 @@ class Session(ABC, Generic[Summary]):
 
     def _close(self, status: str, reason: str | None, seconds: float) -> Summary:
         summary = self._summarize(status, reason, seconds)
-        written = self._write_summary(summary)  # at once: what follows takes time, and may be cut short
+        written = self._write_summary(summary)  # first, since the rest takes time and may be interrupted
         for name, write in self.writes().items():
             written &= self._write(name, write)
         if self.history.points and status in ("done", "interrupted"):
@@ -147,7 +147,7 @@ class Session(ABC, Generic[Summary]):
             plot_run(self.history, summary, partial)
 
     def _write(self, name: str, write: Callable[[], None]) -> bool:
-        """Whether ``write`` went well. Says so, once, where it did not."""
+        """Call ``write``; on failure, report it and return False."""
         try:
             write()
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Settings that both verbs share: models, backends, pool, scheduler. What conf/ is checked against."""
+"""The parts of the config schema that both verbs share: models, backends, pool, scheduler."""
 
 from __future__ import annotations
 

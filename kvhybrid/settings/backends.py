@@ -1,4 +1,4 @@
-"""The part of the schema that says which kernels a model's layers run on."""
+"""The part of the schema that selects kernels for a model's layers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class BackendSettings:
-    """Kernel backends by the names they are registered under; ``auto`` takes the first that fits."""
+    """Kernel backends by registered name; ``auto`` picks the first that is usable."""
 
     attention: str = "torch"
     mamba: str = "torch"
 
     def choice(self) -> BackendChoice:
-        """As models take it. An unknown name is a ValueError of theirs, which lists the known ones."""
+        """The choice in the form that models take; they raise ValueError for unknown names."""
         from kvhybrid.models.base import BackendChoice
 
         return BackendChoice(attention=self.attention, mamba=self.mamba)

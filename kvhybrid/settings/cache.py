@@ -1,4 +1,4 @@
-"""The part of the schema that says how large the cache is, what it keeps, and how much a step may do."""
+"""The part of the schema for pool, scheduler, eviction and retention."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PoolSettings:
 
     @property
     def memory_bytes(self) -> int | None:
-        """``memory`` in bytes. Raises ValueError where it cannot be read."""
+        """``memory`` in bytes. Raises ValueError if it cannot be parsed."""
         if self.memory is None:
             return None
         matched = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", self.memory)
@@ -53,17 +53,17 @@ class PoolSettings:
 
 @dataclass(kw_only=True)
 class SchedulerSettings:
-    """Which scheduler plans the steps, and how much a step may do."""
+    """The scheduler and its limits."""
 
     kind: str = "default"
     """A registered name or ``module:Class``."""
     parameters: dict[str, Any] = field(default_factory=dict)
-    """Of this scheduler alone. In a config they stand beside the other keys."""
+    """Additional parameters of this scheduler. In a config, they are on the same level as the other keys."""
     max_batched_tokens: int = 512
     max_num_seqs: int = 16
     watermark: float = 0.0
     max_model_len: int | None = None
-    """Tokens; the longest request of the workload where not given."""
+    """Maximum tokens of a request; None: those of the workload's longest request."""
 
     def __post_init__(self) -> None:
         at_least("scheduler.max_batched_tokens", self.max_batched_tokens, 1)
@@ -81,17 +81,17 @@ class EvictionSettings:
     kind: str = "lru"
     """A registered order of reuse or ``module:Class``."""
     parameters: dict[str, Any] = field(default_factory=dict)
-    """Of this order. In a config they stand beside ``kind``."""
+    """Parameters of this order. In a config, they are on the same level as ``kind``."""
 
 
 @dataclass(kw_only=True)
 class RetentionSettings:
-    """Which blocks stay hittable in groups that may be thinned out."""
+    """Which blocks stay reusable in groups of windows and states."""
 
     kind: str = "interval"
     """A registered retention policy or ``module:Class``."""
     parameters: dict[str, Any] = field(default_factory=dict)
-    """Of this policy alone. In a config they stand beside the other keys."""
+    """Additional parameters of this policy. In a config, they are on the same level as the other keys."""
     interval: int | None = None
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The models of ``kvhybrid run``, a part of its schema: checkpoints, and small ones with random weights."""
+"""The part of the schema for models: checkpoints, and small models with random weights."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MOST_THREADS = 1024
 
 @dataclass(kw_only=True)
 class ModelSettings(ABC):
-    """A model to run: what the keys of ``conf/model/<name>.yaml`` say."""
+    """A model to run; the fields are the keys of ``conf/model/<name>.yaml``."""
 
     dtype: str = "float32"
     cpu_threads: int | None = None
-    """Threads of torch on the CPU; torch's own choice where not given."""
+    """Torch threads on the CPU; None: torch's default."""
 
     is_trained: ClassVar[bool] = True
-    """Whether its predictions are worth measuring."""
+    """Whether the model is trained, so that measuring its quality makes sense."""
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -37,18 +37,18 @@ class ModelSettings(ABC):
 
     @property
     def reads_text(self) -> bool:
-        """Whether `text_codec` has an answer."""
+        """Whether the model has a text codec."""
         return True
 
     @abstractmethod
     def build(self, backends: BackendChoice | None = None) -> HybridModel:
-        """The model with its weights in `dtype`, on plain torch where no ``backends`` are named.
+        """Create the model with its weights in `dtype`, with torch backends by default.
 
-        Raises ValueError or OSError where they cannot be had.
+        Raises ValueError or OSError if the weights cannot be loaded or a backend does not support the model.
         """
 
     def text_codec(self) -> TextCodec:
-        """What turns prompts in words into the model's token ids. Raises ValueError where there is none."""
+        """The model's text codec. Raises ValueError if it has none."""
         raise ValueError(f"model: {type(self).__name__} has no tokenizer; accepted for prompts: model=hf")
 
 
@@ -60,9 +60,9 @@ class CheckpointSettings(ModelSettings):
     path: str = MISSING
     """The folder, or the name of trained weights that come with the package."""
     window: int | None = None
-    """Tokens that a window layer attends to, the token itself included; the checkpoint's own where not given."""
+    """Tokens that a window layer attends to, the token itself included; None: the checkpoint's own."""
     sinks: int = 0
-    """Tokens at the start that a window layer never forgets, besides."""
+    """First tokens of a request that window layers attend to in addition."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,7 +75,7 @@ class CheckpointSettings(ModelSettings):
 
     @property
     def folder(self) -> Path:
-        """Where the checkpoint lies."""
+        """The checkpoint folder."""
         from kvhybrid.models import weights
 
         folder = Path(self.path)
@@ -94,11 +94,11 @@ class CheckpointSettings(ModelSettings):
         return model
 
     def text_codec(self) -> TextCodec:
-        """The tokenizer in the folder, or bytes where it has none and the config says 256 token ids."""
+        """The tokenizer in the folder, or bytes if it has none and the config has 256 token ids."""
         from kvhybrid.models.loading import check_config
         from kvhybrid.text.codec import codec_of
 
-        # A tokenizer is loaded along with the config, and what is wrong with that is no fault of the tokenizer.
+        # Loading a tokenizer also reads the config, whose errors should not be reported as the tokenizer's.
         return codec_of(self.folder, check_config(self.folder).vocab_size)
 
     @property
@@ -116,8 +116,7 @@ class CheckpointSettings(ModelSettings):
 
 @dataclass(kw_only=True)
 class RandomModelSettings(ModelSettings):
-    """A model with random weights drawn from ``seed``. The other fields are the keys of the family's Hugging
-    Face config, under the same names."""
+    """A model with random weights from ``seed``. The other fields are keys of the family's Hugging Face config."""
 
     model_type: str
     cpu_threads: int | None = 1
@@ -141,7 +140,7 @@ class RandomModelSettings(ModelSettings):
         "linear_conv_kernel_dim": 2,
         "mamba_d_conv": 2,
     }
-    """The least value of keys that may be 0, or must be more than 1."""
+    """Minimum values of keys for which it is not 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -170,11 +169,11 @@ class RandomModelSettings(ModelSettings):
         return model_from_config(self.config(), seed=self.seed, dtype=dtype, backends=backends)
 
     def text_codec(self) -> TextCodec:
-        """Bytes. What such a model goes on with is noise, and so are its token ids that are no bytes."""
+        """Bytes. Completions of an untrained model are noise, including token ids above 255."""
         from kvhybrid.text.codec import ByteCodec
 
         if self.vocab_size < ByteCodec.vocab_size:
-            raise ValueError(f"model.vocab_size must be at least {ByteCodec.vocab_size} for prompts in words")
+            raise ValueError(f"model.vocab_size must be at least {ByteCodec.vocab_size} for text prompts")
         return ByteCodec()
 
 
@@ -192,8 +191,8 @@ class Gemma3Settings(RandomModelSettings):
 
 @dataclass(kw_only=True)
 class Gemma3nSettings(RandomModelSettings):
-    """Gemma 3n, text only: four window layers, then a full one, repeated; the last ``num_kv_shared_layers`` keep
-    nothing and read the cache of the last layer of their kind before them."""
+    """Gemma 3n, text only: four window layers, then a full one, repeated. The last ``num_kv_shared_layers`` have
+    no cache and read that of an earlier layer of their type."""
 
     model_type: str = "gemma3n_text"
     vocab_size_per_layer_input: int = 384
@@ -208,7 +207,7 @@ class Gemma3nSettings(RandomModelSettings):
 
 @dataclass(kw_only=True)
 class JambaSettings(RandomModelSettings):
-    """Jamba: Mamba layers with some of full attention, and a mixture of experts in every other layer."""
+    """Jamba: Mamba layers and some full-attention layers, with a mixture of experts in every other layer."""
 
     model_type: str = "jamba"
     num_hidden_layers: int = 8
@@ -226,7 +225,7 @@ class JambaSettings(RandomModelSettings):
 
 @dataclass(kw_only=True)
 class BambaSettings(RandomModelSettings):
-    """Bamba: Mamba-2 layers, with full attention in those of ``attn_layer_indices``."""
+    """Bamba: Mamba-2 layers, and full attention in the layers ``attn_layer_indices``."""
 
     model_type: str = "bamba"
     num_hidden_layers: int = 8
@@ -258,7 +257,7 @@ class Llama4Settings(RandomModelSettings):
 
 @dataclass(kw_only=True)
 class GptOssSettings(RandomModelSettings):
-    """gpt-oss: window layers and full ones by turns, and a mixture of experts in each."""
+    """gpt-oss: alternating window and full-attention layers, with a mixture of experts in each."""
 
     model_type: str = "gpt_oss"
     intermediate_size: int = 64
@@ -270,8 +269,8 @@ class GptOssSettings(RandomModelSettings):
 
 @dataclass(kw_only=True)
 class Qwen3NextSettings(RandomModelSettings):
-    """Qwen3-Next: ``full_attention_interval - 1`` gated delta nets, then a layer of full attention, repeated, and
-    a mixture of experts in each."""
+    """Qwen3-Next: ``full_attention_interval - 1`` gated delta nets, then a full-attention layer, repeated, with a
+    mixture of experts in each."""
 
     model_type: str = "qwen3_next"
     num_hidden_layers: int = 8

@@ -1,21 +1,21 @@
-"""What the dataclasses of the schema share: a value that must be given, and the bounds of numbers."""
+"""Helpers of the schema's dataclasses: the marker of required values, and bounds of numbers."""
 
 from __future__ import annotations
 
 MISSING = "???"
-"""A value that the user has to give, as OmegaConf spells it."""
+"""OmegaConf's marker of a required value."""
 
 MOST = 1 << 24
-"""Tokens, blocks, requests, seconds: where nothing else is said, a larger number is a slip of the pen."""
+"""Default upper bound of tokens, blocks, requests and seconds; larger numbers are assumed to be typos."""
 MOST_TOKENS = 1 << 28
-"""Of all prompts and outputs of a workload together: they are drawn before the run starts."""
+"""Upper bound of all prompt and output tokens of a workload, which are drawn before the run starts."""
 MOST_BLOCKS = 1 << 28
-"""Of a pool, which takes up memory for what is used of it. Blocks are numbered in 32 bits."""
+"""Upper bound of a pool's blocks, whose ids have 32 bits."""
 MOST_SEED = (1 << 63) - 1
 
 
 def at_least(key: str, found: float, least: float, most: float = MOST) -> None:
-    """Raises ValueError for ``found`` below ``least`` or above ``most``, and for what is no number (NaN)."""
+    """Raise ValueError if ``found`` is below ``least``, above ``most``, or NaN."""
     if found < least:
         raise ValueError(f"{key} must be at least {least}, found {found}")
     if not found <= most:

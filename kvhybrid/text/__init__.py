@@ -1,1 +1,1 @@
-"""Text to tokens and back, and the text that ships."""
+"""Tokenization, and the text that comes with Python."""

@@ -1,4 +1,4 @@
-"""Text to tokens and back: the tokenizer of a model folder, or plain bytes."""
+"""Tokenization: the tokenizer of a model folder, or plain bytes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
-"""A folder with one of them has a tokenizer."""
+"""A folder with one of these files has a tokenizer."""
 
 
 class TextCodec(ABC):
-    """What turns text into token ids and token ids into text."""
+    """Converts text to token ids and back."""
 
     end_token_ids: frozenset[int] = frozenset()
     """The tokens that end a text."""
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """The token ids of ``text``, with what the model expects in front of a prompt."""
+        """The token ids of ``text``, including a start token if the model expects one."""
 
     @abstractmethod
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -38,18 +38,18 @@ class ByteCodec(TextCodec):
         return list(text.encode("utf-8"))
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """What is no UTF-8 becomes U+FFFD, and so does an id above 255."""
+        """Invalid UTF-8 and ids above 255 become U+FFFD."""
         return bytes(min(token, 0xFF) for token in token_ids).decode("utf-8", errors="replace")
 
 
 class TokenizerCodec(TextCodec):
-    """The tokenizer in a Hugging Face model folder. Nothing is downloaded, and no code of the folder runs."""
+    """The tokenizer of a Hugging Face model folder. Nothing is downloaded, and no code in the folder is run."""
 
     def __init__(self, folder: Path | str) -> None:
-        """A text ends with the tokens that the folder's configs name, or else with the tokenizer's own.
+        """End tokens come from the folder's configs, or else from the tokenizer.
 
-        Raises ValueError if transformers finds no tokenizer in ``folder`` that it can read without running code of
-        the folder, or one without a vocabulary.
+        Raises ValueError if transformers cannot read a tokenizer from ``folder`` without running code in it, or if
+        the tokenizer has no vocabulary.
         """
         from transformers import AutoTokenizer
 
@@ -60,7 +60,7 @@ class TokenizerCodec(TextCodec):
             self._tokenizer: Any = AutoTokenizer.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False
             )
-        except Exception as error:  # each kind of tokenizer fails in its own way
+        except Exception as error:  # each type of tokenizer raises its own exceptions
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ValueError(f"{folder}: the tokenizer cannot be read: {reason}") from error
         if {*self._tokenizer.get_vocab().values()} <= {*self._tokenizer.all_special_ids}:
@@ -73,20 +73,20 @@ class TokenizerCodec(TextCodec):
         return token_ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Special tokens are left out."""
+        """Skips special tokens."""
         text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
         return text
 
 
 def has_tokenizer(folder: Path | str) -> bool:
-    """Whether a tokenizer lies in ``folder``."""
+    """Whether ``folder`` has a tokenizer."""
     return any((Path(folder) / name).is_file() for name in TOKENIZER_FILES)
 
 
 def codec_of(folder: Path | str, vocab_size: int | None) -> TextCodec:
-    """The codec of the model in ``folder``: its tokenizer, or bytes where it has none and 256 token ids.
+    """The codec of the model in ``folder``: its tokenizer, or bytes if it has none and 256 token ids.
 
-    Raises ValueError where there is neither.
+    Raises ValueError if it has neither.
     """
     if has_tokenizer(folder):
         return TokenizerCodec(folder)

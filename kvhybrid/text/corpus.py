@@ -1,4 +1,4 @@
-"""Text that every installation has: the source of the Python standard library, in two parts that never meet."""
+"""Text that every installation has: the source of Python's standard library, split for training and evaluation."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from hashlib import sha256
 from pathlib import Path
 
 HELD_OUT_SHARE = 16
-"""One file in this many is held out."""
+"""One in this many files is held out."""
 
 
 def source_files() -> list[Path]:
-    """The modules at the top of the running Python's standard library, by name.
+    """The top-level modules of the running Python's standard library, sorted by name.
 
-    Packages are left out, and so is what the build wrote about its own machine. Raises ValueError for a Python
-    that came without its source.
+    Packages are excluded, and so are files that the build generates for its machine. Raises ValueError if Python
+    was installed without its source.
     """
     library = Path(sysconfig.get_path("stdlib"))
     found = sorted(place for place in library.glob("*.py") if not place.name.startswith("_sysconfigdata"))
@@ -24,18 +24,18 @@ def source_files() -> list[Path]:
 
 
 def is_held_out(path: Path) -> bool:
-    """Whether no model of ours was trained on the file. Its name alone decides, so that a Python with more or
-    fewer modules holds out the same ones."""
+    """Whether the byte models were not trained on the file. This depends only on its name, so Python versions with
+    more or fewer modules hold out the same ones."""
     return sha256(path.name.encode()).digest()[0] % HELD_OUT_SHARE == 0
 
 
 def training_text() -> bytes:
-    """What the byte models are trained on: all files that are not held out, one after another."""
+    """The training text of the byte models: all files that are not held out, concatenated."""
     return _joined(held_out=False)
 
 
 def held_out_text() -> bytes:
-    """What no byte model has seen, one file after another."""
+    """The held-out files, concatenated."""
     return _joined(held_out=True)
 
 

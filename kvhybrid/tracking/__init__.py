@@ -1,4 +1,4 @@
-"""Where the figures of a run go: one tracker a file."""
+"""Trackers, which receive the metrics of a run: one per file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of this folder, and the set of trackers of one run."""
+"""The interface of trackers, and the set of trackers of one run."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class TrackerError(RuntimeError):
-    """A tracker that cannot do its work; the message says why in one line."""
+    """A tracker failed; the message says why in one line."""
 
 
 def reason_of(error: Exception) -> str:
-    """One line for what went wrong in a tracker."""
-    said = " ".join(str(error).split()) or "no message"
-    return said if isinstance(error, TrackerError) else f"{type(error).__name__}: {said}"
+    """The error of a tracker in one line."""
+    message = " ".join(str(error).split()) or "no message"
+    return message if isinstance(error, TrackerError) else f"{type(error).__name__}: {message}"
 
 
 class Tracker(ABC):
-    """Takes the figures of one run: `start` once, `log` after every step, `finish` once.
+    """Receives the metrics of one run: `start` once, `log` after every step, `finish` once.
 
-    It is given names and numbers, never prompts or token ids. Subclasses are dataclasses whose fields are the
-    keys of ``conf/tracking/<name>.yaml``. Any exception takes the tracker out of the run; the
-    run and the other trackers go on.
+    It gets names and numbers, never prompts or token ids. Subclasses are dataclasses whose fields are the keys of
+    ``conf/tracking/<name>.yaml``. A tracker that raises an exception is dropped; the run and the other trackers
+    continue.
     """
 
     @abstractmethod
     def start(self, config: Mapping[str, Any], folder: Path) -> None:
-        """Begin: the whole configuration as plain data, its paths cut to their last names, and the run folder for
-        what is kept in files."""
+        """Start with the resolved configuration as plain data, in which paths are cut to their last names, and the
+        run folder, for trackers that write files."""
 
     @abstractmethod
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """The figures after ``step``, under the names of `kvhybrid.cache.stats`."""
+        """Record the metrics after ``step``, under the names of `kvhybrid.cache.stats`."""
 
     @abstractmethod
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """End: the figures of the whole run. Its ``status`` is ``done`` where nothing went wrong."""
+        """End with the metrics of the whole run. Its ``status`` is ``done`` if there were no errors."""
 
 
 class Trackers:
-    """The trackers of a run. One that fails is dropped with a line on stderr, and the others go on."""
+    """The trackers of a run. A tracker that fails is dropped with a line on stderr."""
 
     def __init__(self, trackers: Mapping[str, Tracker]) -> None:
         self._waiting = dict(trackers)
         self._working: dict[str, Tracker] = {}
         self.failures: dict[str, str] = {}
-        """What went wrong, by the name of the tracker."""
+        """Errors by the name of the tracker."""
         self.all_written = True
-        """Whether no tracker has found the disk full."""
+        """False once a tracker has found the disk full."""
 
     def start(self, config: Mapping[str, Any], folder: Path) -> None:
-        """Start them one by one. Those that an interrupt keeps from starting are not called again."""
+        """Start the trackers one by one. After an interrupt, those that have not started are not called again."""
         shown = without_folders(config)
         for name, tracker in self._waiting.items():
             if self._goes_well(name, partial(tracker.start, shown, folder)):
@@ -83,6 +83,6 @@ class Trackers:
             reason = reason_of(error)
             self.failures[name] = reason
             self.all_written &= not (isinstance(error, OSError) and error.errno in DISK_FULL)
-            print(f"tracking.{name} failed, the run goes on without it: {reason}", file=sys.stderr)
+            print(f"tracking.{name} failed, the run continues without it: {reason}", file=sys.stderr)
             return False
         return True

@@ -1,4 +1,4 @@
-"""``metrics.jsonl``: one JSON object a step, in the run folder."""
+"""``metrics.jsonl`` in the run folder: one JSON object per step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from kvhybrid.tracking.base import Tracker, TrackerError
 
 @dataclass(kw_only=True)
 class JsonLinesTracker(Tracker):
-    """Writes each line as its step ends. The file holds whole lines at any time, whatever happens to the run."""
+    """Writes a line at the end of each step. The file has only whole lines at any time, even if the run is
+    killed."""
 
     file: str = "metrics.jsonl"
 
@@ -23,7 +24,7 @@ class JsonLinesTracker(Tracker):
         hidden = not self.file or self.file.startswith(".")
         if hidden or Path(self.file).name != self.file or self.file.lower() in OWN_FILES:
             raise ValueError(
-                f"tracking.jsonl.file must be a name in the run folder and none of {', '.join(OWN_FILES)}, "
+                f"tracking.jsonl.file must be a file name in the run folder other than {', '.join(OWN_FILES)}, "
                 f"found {self.file!r}"
             )
         self._lines: io.FileIO | None = None
@@ -32,7 +33,7 @@ class JsonLinesTracker(Tracker):
         try:
             self._lines = io.FileIO(folder / self.file, "xb")
         except FileExistsError as error:
-            raise TrackerError(f"{folder / self.file} is there already") from error
+            raise TrackerError(f"{folder / self.file} already exists") from error
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         assert self._lines is not None
@@ -42,7 +43,7 @@ class JsonLinesTracker(Tracker):
             while line:
                 line = line[self._lines.write(line) :]
         except OSError:
-            self._lines.truncate(begin)  # a full disk takes part of a line
+            self._lines.truncate(begin)  # on a full disk, part of a line may have been written
             self._lines.close()
             raise
 

@@ -1,4 +1,4 @@
-"""What a tracker sees of a path: its last name. The folders before it say whose machine a run was on."""
+"""Reduces paths to their last names for trackers, since folder names identify the machine and its user."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import PurePath
 from typing import Any
 
 PATH_KEY = re.compile(r"(?:.*_)?(?:path|file|folder|dir|record)")
-"""Keys whose value is a path, also where it does not look like one."""
+"""Keys whose value is a path even if it does not look like one."""
 
 START = r"(?:[/\\]+|~[\w.-]*[/\\]+|\.{1,2}[/\\]+|[A-Za-z]:[/\\]+)(?=\S)"
-"""How a path begins that says where it lies."""
+"""Starts of absolute and home-relative paths."""
 FOLDERS_IN_TEXT = re.compile(rf"(?<![\w/\\.~-])(?:[a-z]+:)?{START}(?:[^'\",;|()\[\]{{}}<>]*[/\\])?")
-"""From there to the last separator, since the name of a folder may have spaces."""
+"""From such a start to the last separator, since folder names may have spaces."""
 
 
 def without_folders(value: Any, key: str = "") -> Any:
-    """``value`` with every path in it cut to its last name, in nested mappings and lists too.
+    """``value`` with every path reduced to its last name, also in nested mappings and lists.
 
-    A text is a path where ``key`` says so or it begins like one. Any other text loses the folders that it names.
+    Text is a path if ``key`` says so or if it starts like one. From other text, folders of paths are removed.
     """
     if isinstance(value, Mapping):
         return {name: without_folders(entry, str(name)) for name, entry in value.items()}

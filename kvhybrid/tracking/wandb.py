@@ -1,6 +1,6 @@
-"""Weights & Biases: the same figures as a wandb run, offline unless the environment says otherwise.
+"""Weights & Biases: the metrics as a wandb run, offline unless the environment says otherwise.
 
-wandb runs in a process of its own, so that neither an interrupt nor a wandb that hangs can hold up the run.
+wandb runs in a separate process, so that neither an interrupt nor a hanging wandb can block the run.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from kvhybrid.tracking.paths import without_folders
 
 @dataclass(kw_only=True)
 class WandbTracker(Tracker):
-    """Keeps the run under ``wandb/`` in the run folder; ``wandb sync`` uploads it later.
+    """Stores the run in ``wandb/`` in the run folder; ``wandb sync`` uploads it later.
 
-    A ``WANDB_MODE`` in the environment (online, offline, shared, disabled) wins over offline.
+    ``WANDB_MODE`` in the environment (online, offline, shared, disabled) overrides the default, offline.
     """
 
     project: str = "kvhybrid"
     name: str | None = None
-    """Name of the run; wandb makes one up where it is not given."""
+    """Name of the run; if None, wandb chooses one."""
     tags: list[str] = field(default_factory=list)
     patience: float = 60.0
-    """Seconds to wait for wandb when it starts, when it takes a step, and when it ends and may have to upload."""
+    """Seconds to wait for wandb to start, to accept a step, and to finish, which may include an upload."""
 
     def __post_init__(self) -> None:
         if self.patience <= 0:
@@ -45,37 +45,37 @@ class WandbTracker(Tracker):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # the terminal's Ctrl-C is for the run, which tells wandb in time
+            start_new_session=True,  # the terminal's Ctrl-C is for the run, which then ends wandb
         )
         try:
-            self._tell(
+            self._send(
                 project=self.project,
                 name=without_folders(self.name),
                 tags=without_folders(self.tags),
                 config=config,
                 dir=str(folder),
             )
-            self._hear(self._process)
+            self._wait_for_answer(self._process)
         except KeyboardInterrupt:
             self._process.kill()
             raise
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._tell(step=step, metrics=metrics)
+        self._send(step=step, metrics=metrics)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        process = self._tell(summary=summary)
-        self._hear(process)
+        process = self._send(summary=summary)
+        self._wait_for_answer(process)
         try:
             process.communicate(timeout=self.patience)
         except subprocess.TimeoutExpired:
             raise self._given_up(process) from None
 
-    def _tell(self, **message: Any) -> subprocess.Popen[bytes]:
+    def _send(self, **message: Any) -> subprocess.Popen[bytes]:
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None  # noqa: PT018
         if _is_ready(process.stdout.fileno(), select.POLLIN, 0):
-            self._hear(process)  # unasked, wandb only tells of an error
+            self._wait_for_answer(process)  # wandb only sends a message without a request to report an error
         pipe = process.stdin.fileno()
         os.set_blocking(pipe, False)
         line = (json.dumps(message) + "\n").encode()
@@ -85,11 +85,11 @@ class WandbTracker(Tracker):
             try:
                 line = line[os.write(pipe, line) :]
             except BrokenPipeError:
-                self._hear(process)
+                self._wait_for_answer(process)
         return process
 
-    def _hear(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait until wandb has done what it was told. Raises `TrackerError` where it could not."""
+    def _wait_for_answer(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait for wandb's answer to a message. Raises `TrackerError` if it reports an error."""
         assert process.stdout is not None
         if not _is_ready(process.stdout.fileno(), select.POLLIN, self.patience):
             raise self._given_up(process)
@@ -115,10 +115,11 @@ DONE = b"done\n"
 
 
 def serve() -> None:
-    """The process of wandb: the first line on stdin starts its run, the others log a step each, the last ends it.
+    """The wandb process: the first line on stdin starts the wandb run, the last one ends it, the others log a
+    step.
 
-    Answers the first and the last line by `DONE`, and an error by its message. Where the lines end without the
-    last one, the run has been killed.
+    Answers the first and the last line with `DONE`, and an error with its message. If the input ends without the
+    last line, the run was killed.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -146,7 +147,7 @@ def _start(*, dir: str, **chosen: Any) -> Any:
     except ImportError as error:
         raise TrackerError(f"wandb cannot be imported: {error}; choose tracking=jsonl") from error
     quiet = wandb.Settings(
-        host="",  # else wandb asks the machine for its name
+        host="",  # otherwise wandb records the machine's name
         silent=True,
         quiet=True,
         console="off",

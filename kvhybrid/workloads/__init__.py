@@ -1,4 +1,4 @@
-"""What is asked of the engine, generated or read: one workload a file."""
+"""Workloads, generated or read from files: one per file."""
 
 from __future__ import annotations
 

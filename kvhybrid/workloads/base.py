@@ -1,4 +1,4 @@
-"""The contract of this folder: a workload is a recipe of sizes, its traffic the requests drawn from it."""
+"""The interface of workloads, which describe requests by sizes and a seed, and of the traffic drawn from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TokenIds = list[int]
 
 @dataclass(frozen=True)
 class WorkloadRequest:
-    """One prompt that may be sent now."""
+    """One prompt to send."""
 
     request_id: str
     prompt_token_ids: TokenIds
@@ -25,10 +25,10 @@ class WorkloadRequest:
 
 @dataclass(frozen=True)
 class Answer:
-    """A prompt in words, and the text that the model went on with."""
+    """A text prompt and its completion."""
 
     line: int
-    """Where the prompt stands in its file, from 1."""
+    """Line number of the prompt in its file, from 1."""
     prompt: str
     text: str
     prompt_tokens: int
@@ -36,29 +36,29 @@ class Answer:
 
 
 class Traffic(ABC):
-    """The requests of one run, in the order in which they may be sent.
+    """The requests of one run, in the order in which they are sent.
 
-    The runner asks `ready` at the start and after every step, and tells every request that ended.
+    The runner calls `ready` at the start and after every step, and `finished` for every request that ended.
     """
 
     num_shown: int | None = None
-    """Answers that the terminal shows; None for all."""
+    """Maximum number of answers printed to the terminal; None: all."""
 
     @abstractmethod
     def ready(self) -> list[WorkloadRequest]:
-        """Requests that may be sent now and have not been handed out before."""
+        """New requests that can be sent now."""
 
     @abstractmethod
     def finished(self, request_id: str, output_token_ids: Sequence[int]) -> None:
-        """Learn that a request has ended, and with which tokens."""
+        """Called when a request has ended, with its generated tokens."""
 
     def answers(self) -> Sequence[Answer]:
-        """The requests that have ended, in words; none where the traffic is token ids."""
+        """The requests that have ended, as text; empty if the prompts are token ids."""
         return ()
 
 
 class PromptList(Traffic):
-    """Traffic that is known from the start and may be sent all at once."""
+    """Traffic that is known from the start and is sent all at once."""
 
     def __init__(self, requests: Sequence[WorkloadRequest]) -> None:
         self._unsent = list(requests)
@@ -73,7 +73,7 @@ class PromptList(Traffic):
 
 @dataclass(kw_only=True)
 class Workload(ABC):
-    """Sizes in requests and tokens, and the seed. The same workload always draws the same token ids.
+    """Sizes in requests and tokens, and a seed. Equal workloads draw equal token ids.
 
     Subclasses are dataclasses whose fields are the keys of ``conf/workload/<name>.yaml``.
     """
@@ -89,35 +89,35 @@ class Workload(ABC):
                 at_least(f"workload.{field.name}", value, 1 if type(value) is int else -MOST)
 
     def prepare(self, codec: Callable[[], TextCodec]) -> None:
-        """Called once, before anything else is asked: a workload in words turns them into token ids here.
+        """Called once before all other methods; a text workload tokenizes its prompts here.
 
-        ``codec`` gives the model's text codec and raises ValueError where it has none.
+        ``codec`` returns the model's text codec, and raises ValueError if it has none.
         """
         return
 
     @property
     @abstractmethod
     def num_requests(self) -> int:
-        """Requests of the whole run."""
+        """Number of requests of the whole run."""
 
     @property
     @abstractmethod
     def longest_request(self) -> int:
-        """Tokens of the longest request: its prompt and all that it may generate."""
+        """Maximum tokens of a request, prompt and output together."""
 
     @property
     def longest_name(self) -> str:
-        """What an error calls the longest request."""
+        """Description of the longest request for error messages."""
         return "the workload's longest request"
 
     @property
     def end_token_ids(self) -> frozenset[int]:
-        """The tokens that end a request early; without any, each runs to its ``max_new_tokens``."""
+        """Tokens that end a request early; if empty, each request runs to its ``max_new_tokens``."""
         return frozenset()
 
     @abstractmethod
     def traffic(self, vocab_size: int) -> Traffic:
-        """A fresh start of the workload, with token ids in ``[0, vocab_size)``."""
+        """Draw the requests, with token ids in ``[0, vocab_size)``."""
 
 
 class TokenSource:

@@ -1,4 +1,4 @@
-"""Few-shot prompts: solved examples from a common pool, then a question of its own."""
+"""Few-shot prompts: examples drawn from a common pool, then a question that differs per request."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kvhybrid.workloads.base import PromptList, TokenSource, Traffic, Workload, 
 
 @dataclass(kw_only=True)
 class FewShot(Workload):
-    """Every prompt draws ``shots`` of ``pool_examples`` examples and keeps them in the pool's order, so that
-    two prompts share as much as their choices agree from the first example on."""
+    """Every prompt has ``shots`` of ``pool_examples`` examples, in the pool's order. Two prompts share a prefix up
+    to the first example that differs."""
 
     pool_examples: int = 8
     example_tokens: int = 48

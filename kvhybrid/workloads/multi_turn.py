@@ -1,4 +1,4 @@
-"""Conversations: a turn's prompt is all that was said before, the model's own words included."""
+"""Conversations: the prompt of a turn is the whole conversation so far, including the model's answers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kvhybrid.workloads.base import TokenIds, TokenSource, Traffic, Workload, Wo
 
 @dataclass(kw_only=True)
 class MultiTurn(Workload):
-    """``num_conversations`` side by side. All open with the same ``system_tokens``; a turn is sent when the
-    conversation's last one has been answered."""
+    """``num_conversations`` concurrent conversations with the same ``system_tokens`` at the start. A turn is sent
+    when the previous one has been answered."""
 
     num_conversations: int = 8
     turns: int = 4
     system_tokens: int = 64
     user_tokens: int = 32
-    """New tokens of the user in every turn."""
+    """Tokens of the user's message per turn."""
     max_new_tokens: int = 32
 
     @property
@@ -33,32 +33,32 @@ class MultiTurn(Workload):
 
 
 class Conversations(Traffic):
-    """The conversations on their way. What the users say is drawn before the first turn, so that it does not
-    depend on the order in which the answers come."""
+    """The state of the conversations. All user messages are drawn before the first turn, so that they do not
+    depend on the order of the answers."""
 
     def __init__(self, workload: MultiTurn, vocab_size: int) -> None:
         tokens = TokenSource(workload.seed, vocab_size)
         opening = tokens.draw(workload.system_tokens)
         self._max_new_tokens = workload.max_new_tokens
-        self._unsaid = {
+        self._pending_turns = {
             conversation: [tokens.draw(workload.user_tokens) for _ in range(workload.turns)]
             for conversation in range(workload.num_conversations)
         }
         self._answering: dict[str, tuple[int, TokenIds]] = {}
-        self._ready = [self._next_turn(conversation, opening) for conversation in self._unsaid]
+        self._ready = [self._next_turn(conversation, opening) for conversation in self._pending_turns]
 
     def ready(self) -> list[WorkloadRequest]:
         sent, self._ready = self._ready, []
         return sent
 
     def finished(self, request_id: str, output_token_ids: Sequence[int]) -> None:
-        conversation, said = self._answering.pop(request_id)
-        if self._unsaid[conversation]:
-            self._ready.append(self._next_turn(conversation, [*said, *output_token_ids]))
+        conversation, history = self._answering.pop(request_id)
+        if self._pending_turns[conversation]:
+            self._ready.append(self._next_turn(conversation, [*history, *output_token_ids]))
 
-    def _next_turn(self, conversation: int, said: TokenIds) -> WorkloadRequest:
-        unsaid = self._unsaid[conversation]
-        request_id = f"conversation{conversation}-{len(unsaid)}left"
-        prompt = said + unsaid.pop(0)
+    def _next_turn(self, conversation: int, history: TokenIds) -> WorkloadRequest:
+        pending = self._pending_turns[conversation]
+        request_id = f"conversation{conversation}-{len(pending)}left"
+        prompt = history + pending.pop(0)
         self._answering[request_id] = (conversation, prompt)
         return WorkloadRequest(request_id, prompt, self._max_new_tokens)

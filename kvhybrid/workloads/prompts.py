@@ -1,4 +1,4 @@
-"""Prompts in words: the lines of a file, each with the text that the model goes on with."""
+"""Text prompts from the lines of a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvhybrid.workloads.words import WorkloadInWords
 
 @dataclass(kw_only=True)
 class Prompts(WorkloadInWords):
-    """The lines of the text file ``path``, in UTF-8, sent all at once. Blank lines are left out."""
+    """The lines of the UTF-8 text file ``path``, sent all at once. Blank lines are skipped."""
 
     path: str = "???"
     max_new_tokens: int = 64
@@ -23,7 +23,7 @@ class Prompts(WorkloadInWords):
         super().prepare(codec)
         empty = [line.number for line in self.lines if not line.token_ids]
         if empty:
-            raise InputError(f"workload.path: {self.path}: line {empty[0]}: the tokenizer makes no token of it")
+            raise InputError(f"workload.path: {self.path}: line {empty[0]}: the tokenizer returns no tokens")
 
     @property
     def num_requests(self) -> int:
@@ -47,5 +47,5 @@ class Prompts(WorkloadInWords):
         every_line = enumerate(re.split(r"\r\n|\r|\n", text), 1)
         lines = [(number, line) for number, line in every_line if line.strip()]
         if not lines:
-            raise InputError(f"workload.path: {self.path}: no prompt in it; accepted: one prompt a line")
+            raise InputError(f"workload.path: {self.path}: no prompt in it; accepted: one prompt per line")
         return lines

@@ -1,4 +1,4 @@
-"""Prompts that share nothing: what a cache costs when it cannot help."""
+"""Prompts that share nothing: the overhead of a cache that cannot help."""
 
 from __future__ import annotations
 

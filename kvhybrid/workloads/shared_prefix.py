@@ -1,4 +1,4 @@
-"""Groups of requests that open with the same long text, such as a system prompt or a document."""
+"""Groups of requests that start with the same long text, such as a system prompt or a document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python source to go on with: pieces of modules as shared prefixes, the head of a function at the end."""
+"""Python source to complete: module excerpts as shared prefixes, followed by the first line of a function."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kvhybrid.text.corpus import held_out_text
 from kvhybrid.workloads.words import WorkloadInWords
 
 LONGEST_HEAD = 64
-"""Characters of a function's head, its line break included."""
+"""Characters of a function's first line, including its line break."""
 
 
 @dataclass(kw_only=True)
 class SourceCode(WorkloadInWords):
-    """``num_prefixes`` pieces of the standard library's held-out source, of whole lines and at most
-    ``prefix_chars`` characters, each with ``requests_per_prefix`` different heads of functions behind it, in
+    """``num_prefixes`` excerpts of the standard library's held-out source, in whole lines and at most
+    ``prefix_chars`` characters, each followed by ``requests_per_prefix`` different first lines of functions, in
     random order."""
 
     num_prefixes: int = 4
@@ -58,7 +58,7 @@ def _is_head(line: str) -> bool:
 
 
 def _whole_lines(text: str, most: int) -> str:
-    """From the first line that begins in ``text``: as many whole ones as ``most`` characters hold."""
+    """The whole lines from the first line start in ``text`` on that fit in ``most`` characters."""
     begin = text.find("\n") + 1
     end = text.rfind("\n", begin, begin + most) + 1
     return text[begin : max(begin, end)] or text[begin : begin + most]

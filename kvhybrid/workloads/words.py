@@ -1,4 +1,4 @@
-"""What workloads in words share: texts become token ids once, and what came of each is kept in words."""
+"""Base classes of text workloads: prompts are tokenized once, and completions are kept as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvhybrid.workloads.base import Answer, PromptList, TokenIds, Traffic, Workl
 
 @dataclass(frozen=True)
 class Line:
-    """A prompt and where it stands."""
+    """A prompt and its line number."""
 
     number: int
     text: str
@@ -27,12 +27,14 @@ class Line:
 
 
 class WorkloadInWords(Workload):
-    """A subclass says which texts; the model's codec makes token ids of them in `prepare`."""
+    """A workload whose prompts are text. A subclass defines `texts`; `prepare` tokenizes them with the model's
+    codec.
+    """
 
     max_new_tokens: int
-    """A field of every subclass, in the place that it wants among its keys."""
+    """A field of every subclass, which declares it so that it can choose the order of its keys."""
     num_shown: ClassVar[int | None] = None
-    """Answers that a run prints; None for all."""
+    """Maximum number of answers that a run prints; None: all."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,7 +43,7 @@ class WorkloadInWords(Workload):
 
     @abstractmethod
     def texts(self) -> list[tuple[int, str]]:
-        """The prompts, each with its number. Raises ValueError where they cannot be had."""
+        """The prompts with their numbers. Raises ValueError if they cannot be read."""
 
     def prepare(self, codec: Callable[[], TextCodec]) -> None:
         texts = self.texts()
@@ -50,7 +52,7 @@ class WorkloadInWords(Workload):
 
     @property
     def longest(self) -> Line:
-        """The prompt with most tokens."""
+        """The prompt with the most tokens."""
         return max(self.lines, key=lambda line: len(line.token_ids))
 
     @property
@@ -62,9 +64,9 @@ class WorkloadInWords(Workload):
         return self._codec.end_token_ids if self._codec else frozenset()
 
     def traffic(self, vocab_size: int) -> Traffic:
-        """Raises InputError before `prepare`, and where the tokenizer knows tokens that the model does not."""
+        """Raises InputError before `prepare`, and if the tokenizer has tokens that the model does not."""
         if self._codec is None:
-            raise InputError("prompts are token ids only after `prepare`")
+            raise InputError("call `prepare` first: it tokenizes the prompts")
         highest = max(token for line in self.lines for token in line.token_ids)
         if highest >= vocab_size:
             raise InputError(f"the tokenizer gives token id {highest}, but the model's end at {vocab_size - 1}")
@@ -72,7 +74,7 @@ class WorkloadInWords(Workload):
 
 
 class TrafficInWords(PromptList):
-    """Remembers what came of each line."""
+    """Collects the completion of each prompt."""
 
     def __init__(
         self, lines: Sequence[Line], codec: TextCodec, max_new_tokens: int, num_shown: int | None

@@ -1,4 +1,4 @@
-"""Orders of reuse: which cached free block is reused next, one order a file."""
+"""Orders of reuse, which choose the cached free block that is reused next: one per file."""
 
 from __future__ import annotations
 

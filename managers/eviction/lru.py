@@ -11,7 +11,7 @@ from mypy_extensions import mypyc_attr
 from numpy.typing import NDArray
 
 from kvhybrid.managers.arrays import EMPTY, IntArray
-from kvhybrid.managers.eviction.base import ReuseOrder
+from kvhybrid.managers.eviction.base import BlockInfo, ReuseOrder
 
 MANY: Final = 4096
 """Stale entries of runs are dropped only if there are more entries than this."""
@@ -19,14 +19,15 @@ MANY: Final = 4096
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LRU(ReuseOrder):
-    """A queue of runs: the blocks of one release stay together.
+    """A queue of runs, each with the blocks of one release.
 
-    A block that is adopted loses the number of its release and is skipped when its run comes up, so removing it
-    from the middle costs nothing. Runs that lost no block are popped in slices, unchecked.
+    An adopted block loses its release number and is skipped when its run is popped, so removing it from the middle
+    costs nothing. Runs that have lost no blocks are popped as slices, without checks.
     """
 
-    def __init__(self, release_of: NDArray[np.int64]) -> None:
-        super().__init__(release_of)
+    def __init__(self, blocks: BlockInfo) -> None:
+        super().__init__(blocks)
+        self.release_of = blocks.release_of
         self._runs: deque[tuple[int, IntArray]] = deque()
         self._holed: set[int] = set()
         """The releases whose runs have lost blocks."""

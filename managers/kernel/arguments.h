@@ -158,7 +158,7 @@ static inline int covers(Ints *numbers, Py_ssize_t start, Py_ssize_t end)
 {
     if (start >= 0 && end <= numbers->columns)
         return 1;
-    PyErr_Format(PyExc_IndexError, "entries [%zd, %zd) are not of %zd", start, end, numbers->columns);
+    PyErr_Format(PyExc_IndexError, "entries [%zd, %zd) are not in [0, %zd)", start, end, numbers->columns);
     return 0;
 }
 

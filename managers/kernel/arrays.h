@@ -75,7 +75,7 @@ static inline int32_t number_at(BlockArrays *self, Ints *numbers, Py_ssize_t j)
 
 static inline void refuse_block(BlockArrays *self, int32_t id)
 {
-    PyErr_Format(PyExc_IndexError, "block %d is not of this pool of %zd", id, self->num_blocks);
+    PyErr_Format(PyExc_IndexError, "block %d is not in this pool of %zd blocks", id, self->num_blocks);
 }
 
 static inline int are_blocks(BlockArrays *self, Ints *ids)
@@ -98,7 +98,7 @@ static inline int are_groups(BlockArrays *self, Ints *groups, Py_ssize_t count, 
     }
     for (Py_ssize_t i = 0; i < groups->columns; i++)
         if (AT(groups, 0, i) < lowest || AT(groups, 0, i) >= self->num_groups) {
-            PyErr_Format(PyExc_IndexError, "group %d is not of %zd", AT(groups, 0, i), self->num_groups);
+            PyErr_Format(PyExc_IndexError, "group %d is not in [0, %zd)", AT(groups, 0, i), self->num_groups);
             return 0;
         }
     return 1;

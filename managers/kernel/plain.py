@@ -102,7 +102,7 @@ def extend_keys(keys: list[bytes], tokens: list[int], unit: int, root: bytes, na
 def put_span(to: IntArray, start: int, end: int, first: int, step: int) -> None:
     """Write ``first``, ``first + step``, ``first + 2 · step`` … to ``to[start:end]``, of one dimension."""
     if not 0 <= start <= end <= len(to):
-        raise IndexError(f"entries [{start}, {end}) are not of {len(to)}")
+        raise IndexError(f"entries [{start}, {end}) are not in [0, {len(to)})")
     to[start:end] = first + step * np.arange(end - start)
 
 
@@ -115,7 +115,7 @@ def stretches(run_of: IntArray, numbers: IntArray) -> list[tuple[int, int, int]]
     step = 0
     for number in numbers.tolist():
         if not 0 <= number < len(run_of):
-            raise IndexError(f"number {number} is not of {len(run_of)}")
+            raise IndexError(f"number {number} is not in [0, {len(run_of)})")
         run, (before, first, last) = int(run_of[number]), found[-1] if found else (-1, 0, 0)
         by = number - last
         if run == before and (by == step if step else abs(by) == 1):
@@ -160,7 +160,7 @@ def mark_each(marks: IntArray, rows: IntArray, columns: IntArray, value: int) ->
 def _check(places: IntArray, count: int, what: str) -> None:
     outside = places[(places < 0) | (places >= count)]
     if len(outside):
-        raise IndexError(f"{what} {outside[0]} is not of {count}")
+        raise IndexError(f"{what} {outside[0]} is not in [0, {count})")
 
 
 class BlockArrays:

@@ -12,7 +12,7 @@ PyObject *put_span(PyObject *module, PyObject *const *args, Py_ssize_t count)
     Py_ssize_t start = a.numbers[0], end = a.numbers[1];
     int ok = start >= 0 && start <= end && end <= to->columns;
     if (!ok)
-        PyErr_Format(PyExc_IndexError, "entries [%zd, %zd) are not of %zd", start, end, to->columns);
+        PyErr_Format(PyExc_IndexError, "entries [%zd, %zd) are not in [0, %zd)", start, end, to->columns);
     uint32_t value = (uint32_t)a.numbers[2], step = (uint32_t)a.numbers[3];
     if (ok && to->stride == sizeof value) { /* a loop of its own, which compilers vectorize */
         uint32_t *at = (uint32_t *)to->data;

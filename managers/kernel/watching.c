@@ -18,7 +18,7 @@ static PyObject *find_stretches(Ints *run_of, Ints *numbers)
     for (Py_ssize_t j = 0; found && j < numbers->columns; j++) {
         int32_t number = AT(numbers, 0, j);
         if (number < 0 || number >= run_of->columns) {
-            PyErr_Format(PyExc_IndexError, "number %d is not of %zd", number, run_of->columns);
+            PyErr_Format(PyExc_IndexError, "number %d is not in [0, %zd)", number, run_of->columns);
             Py_CLEAR(found);
             break;
         }
@@ -71,7 +71,7 @@ static int are_places(Ints *places, Py_ssize_t limit, const char *what)
 {
     for (Py_ssize_t j = 0; j < places->columns; j++)
         if (AT(places, 0, j) < 0 || AT(places, 0, j) >= limit) {
-            PyErr_Format(PyExc_IndexError, "%s %d is not of %zd", what, AT(places, 0, j), limit);
+            PyErr_Format(PyExc_IndexError, "%s %d is not in [0, %zd)", what, AT(places, 0, j), limit);
             return 0;
         }
     return 1;

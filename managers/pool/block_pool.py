@@ -9,7 +9,7 @@ import numpy as np
 from mypy_extensions import mypyc_attr
 
 from kvhybrid.managers.arrays import EMPTY, IntArray
-from kvhybrid.managers.eviction.base import MakeOrder, ReuseOrderError
+from kvhybrid.managers.eviction.base import BlockInfo, MakeOrder, ReuseOrder, ReuseOrderError
 from kvhybrid.managers.eviction.lru import LRU
 from kvhybrid.managers.kernel import put_span
 from kvhybrid.managers.kernel.plain import BLOCK, CACHED, COUNTS, EVICTIONS, LIVE, REUSABLE
@@ -51,9 +51,11 @@ class BlockPool:
         self._stack = np.zeros(num_blocks, np.int32)
         self._stacked = 0
         self._next_unused = 1
+        self.info = BlockInfo(self.release_of, self.group_of, self.keys.number_of)
+        """What the order of reuse is told."""
         self._make_order = order
         self._releases = 0
-        self._order = order(self.release_of)
+        self._use_order(order(self.info))
 
     @property
     def observers(self) -> tuple[PoolObserver, ...]:
@@ -172,7 +174,7 @@ class BlockPool:
     def _order_failed(self, error: Exception) -> ReuseOrderError:
         """The error that names the order and what it raised. The pool goes on in order of release."""
         kind: type[object] = type(self._order)
-        self._order = LRU(self.release_of)
+        self._use_order(LRU(self.info))
         for release in np.unique(self.release_of[self.release_of > 0]).tolist():
             self._order.append(np.flatnonzero(self.release_of == release).astype(np.int32), release)
         found = ReuseOrderError(
@@ -180,6 +182,19 @@ class BlockPool:
         )
         found.__cause__ = error  # compiled, "raise … from …" does not set it
         return found
+
+    def _use_order(self, order: ReuseOrder) -> None:
+        self._order = order
+        self._order_counts_hits = type(order).hit is not ReuseOrder.hit
+
+    def adopt(self, hit: IntArray) -> None:
+        """`hold` the blocks of ``hit``, and tell the order of reuse."""
+        if self._order_counts_hits:
+            try:
+                self._order.hit(hit[hit > 0])
+            except Exception as error:
+                raise self._order_failed(error) from error
+        self.hold(hit)
 
     def hold(self, ids: IntArray) -> None:
         """Add a reference to each of ``ids``, which are held or cached. Null entries are skipped.
@@ -240,7 +255,7 @@ class BlockPool:
     def _refuse_release(self, ids: IntArray) -> NoReturn:
         outside = ids[(ids < 0) | (ids >= self.num_blocks)].tolist()
         if outside:
-            raise BlockPoolError(f"blocks {outside} are not of this pool of {self.num_blocks}")
+            raise BlockPoolError(f"blocks {outside} are not in this pool of {self.num_blocks}")
         free = ids[(self.refs[ids] < 1) & (ids > 0)].tolist()
         if free:
             raise BlockPoolError(f"blocks {free} are free already")
@@ -266,7 +281,7 @@ class BlockPool:
         queue = np.array(self.free_queue(), np.int32)
         self._push_all(queue)
         self.release_of[:] = 0
-        self._order = self._make_order(self.release_of)
+        self._use_order(self._make_order(self.info))
         self.keys.drop_all()
         return True
 

@@ -107,7 +107,9 @@ class BlockKeys:
 
     def register_rows(self, groups: IntArray, ids: IntArray, numbers: IntArray) -> None:
         """`register` for several groups: row ``i`` of ``ids`` is of ``groups[i]``. Null entries are skipped."""
-        self._note(ids)
+        self.noted.append(ids)
+        if len(self.noted) > MANY:
+            self.noted = [self.keyed_in_step()]
         stored = np.zeros(ids.shape, np.int32) if self.observers else None
         if not self.arrays.register_rows(groups, ids, numbers, stored):
             for group, row in zip(groups.tolist(), ids.tolist(), strict=True):

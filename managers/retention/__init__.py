@@ -1,4 +1,4 @@
-"""Retention policies: what is worth keeping, so which window tails and states stay reusable."""
+"""Retention policies, which decide which window tails and states stay reusable."""
 
 from __future__ import annotations
 

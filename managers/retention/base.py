@@ -1,4 +1,4 @@
-"""Retention: the positions from which a request's prefix is worth resuming."""
+"""Retention: the positions from which a request's prefix stays resumable."""
 
 from __future__ import annotations
 
@@ -9,31 +9,33 @@ from mypy_extensions import mypyc_attr
 
 
 class RetainedRequest(Protocol):
-    """What retention reads of a request."""
+    """The attributes of a request that retention uses."""
 
     @property
     def num_prompt_tokens(self) -> int: ...
 
     @property
     def shared_prefix_boundary(self) -> int:
-        """The junction: how far another group proved the prefix shared, in tokens; 0 for none."""
+        """The junction: the length, in tokens, up to which another group has shown the prefix to be shared; 0 for
+        none."""
         ...
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 @dataclass(frozen=True)
 class Retention:
-    """Which resumable positions keep their window tails and states."""
+    """Selects the resumable positions whose window tails and states are kept."""
 
     interval: int | None
     """In tokens. None: all positions are kept (dense). 0: only the latest. N: every N tokens, and the latest.
 
-    The latest are those from which a resend of the prompt, or a longer prompt, would resume, and junctions.
+    The latest positions are junctions, and those from which a resend of the prompt or a longer prompt would
+    resume.
     """
     scheduler_block_size: int
     """Tokens: the least common multiple of the groups' block sizes."""
     draft: bool = False
-    """Some group drops the last unit of its hits, so a resend resumes one common block lower."""
+    """Whether some group drops the last unit of its hits, so that a resend resumes one common block earlier."""
 
     @property
     def dense(self) -> bool:
@@ -41,12 +43,12 @@ class Retention:
         return self.interval is None
 
     def positions(self, request: RetainedRequest, start: int, end: int, alignment: int, margin: int) -> list[int]:
-        """The positions to keep, in tokens, that may read tokens in ``[start, end)``, in no order.
+        """The positions to keep, in tokens, that may read tokens in ``[start, end)``, in no particular order.
 
         Args:
-            request: Whose prefix it is.
-            alignment: Hits end on multiples of this many tokens, and so do the positions.
-            margin: Tokens that a draft model recomputes of the asking group's hits, or 0.
+            request: The request whose prefix is kept.
+            alignment: Hits, and so the positions, are multiples of this many tokens.
+            margin: Tokens of the group's hits that a draft model recomputes, or 0.
         """
         step = alignment if self.interval is None else self.interval
         kept: list[int] = []

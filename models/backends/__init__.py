@@ -1,4 +1,4 @@
-"""Kernel backends: one a file, imported only when chosen."""
+"""Kernel backends: one per file, imported on first use."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The backend ``auto``: for every layer the fastest that is installed and fits the pages it is bound to.
+"""The backend ``auto``: for every layer, the fastest installed backend that supports the layer and its pages.
 
-Nothing is passed over in silence: each reason is logged once.
+The choice, and why faster backends were skipped, is logged once.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def say_once(level: int, message: str) -> None:
 
 
 def choose(registry: Registry[Any], names: tuple[str, ...], need: Any, cache: LayerCache) -> Any:
-    """The first of ``names`` that is installed, does what ``need`` asks for and can use the pages.
+    """The first of ``names`` that is installed, supports ``need`` and can use the pages.
 
-    The last is taken in any case: what it cannot do is for `Backend.check_cache` to say.
+    The last one is not checked here; `Backend.check_cache` reports what it cannot do.
     """
     for name in names[:-1]:
         candidate: type[Backend] = registry.get(name)
@@ -54,7 +54,7 @@ def choose(registry: Registry[Any], names: tuple[str, ...], need: Any, cache: La
 
 
 class _Auto(Backend):
-    """Delegates to the backend that is chosen when the layer is bound to its pages."""
+    """Delegates to the backend chosen when the layer is bound to its pages."""
 
     name: ClassVar[str] = "auto"
     dtypes: ClassVar[frozenset[torch.dtype]] = frozenset()
@@ -81,7 +81,7 @@ class _Auto(Backend):
 
 
 class AutoAttention(_Auto, AttentionBackend):
-    """Whatever a layer needs, torch can do."""
+    """Falls back to torch, which supports every need."""
 
     registry: ClassVar[Registry[Any]] = attention_backends
     names: ClassVar[tuple[str, ...]] = ATTENTION

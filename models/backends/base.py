@@ -1,4 +1,4 @@
-"""The contract of this folder: what a layer asks of a backend, and what a backend declares and does."""
+"""The backend interface: a layer's requirements, and what a backend declares and implements."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from kvhybrid.models.base import ForwardBatch, GroupBatch, LayerCache
 
 @dataclass(frozen=True)
 class AttentionNeed:
-    """What one attention layer asks of its backend."""
+    """The requirements of one attention layer."""
 
     layer: str
     num_heads: int
     num_kv_heads: int
     head_size: int
     scale: float
-    """What scores are multiplied by, before the soft-cap."""
+    """Factor on the scores, before the soft-cap."""
     visibility: Visibility
     soft_cap: float | None = None
     """Scores become ``cap · tanh(score / cap)``."""
     sink_logits: bool = False
-    """Each head has one more logit in its softmax, learned, with nothing to read behind it."""
+    """Each head has an additional learned logit in its softmax, without a value."""
     shared_cache: bool = False
-    """The layer keeps nothing: it reads what another layer kept, of the same visibility and key/value heads."""
+    """The layer has no cache: it reads that of another layer with the same visibility and key/value heads."""
 
 
 @dataclass(frozen=True)
 class MambaNeed:
-    """What one Mamba-1 layer asks of its backend."""
+    """The requirements of one Mamba-1 layer."""
 
     layer: str
     channels: int
@@ -44,36 +44,36 @@ class MambaNeed:
 
 
 class Backend(ABC):
-    """What every backend declares. A plan holds the index tensors of one batch for one cache group."""
+    """Base class of all backends. A plan holds the index tensors of one batch for one cache group."""
 
     name: ClassVar[str]
     noun: ClassVar[str] = "backend"
-    """What messages call it, before its name."""
+    """The kind of backend, for messages."""
     dtypes: ClassVar[frozenset[torch.dtype]]
-    """Element types of the cache that it reads and writes."""
+    """Supported element types of the cache."""
     devices: ClassVar[frozenset[str] | None] = None
-    """Device types that it runs on; None for any."""
+    """Supported device types; None for any."""
     capabilities: ClassVar[frozenset[int] | None] = None
-    """Major CUDA compute capabilities that it runs on; None for any."""
+    """Supported major CUDA compute capabilities; None for any."""
     alignment: ClassVar[int] = 1
-    """Bytes: where a page part starts, and how far pages lie apart, must be multiples."""
+    """Bytes: the offset of a page part and the stride of the pages must be multiples."""
 
     need: Any
-    """What the layer asked for."""
+    """The layer's requirements."""
 
     @property
     def running(self) -> Backend:
-        """The backend that does the work: itself, or, where it is bound to pages, the one it has chosen."""
+        """The backend that does the work: itself or, for ``auto`` once bound to pages, the one that it chose."""
         return self
 
     @classmethod
     def lacking(cls, need: Any) -> list[str]:
-        """What a layer needs and this backend cannot do, in words."""
+        """The requirements that this backend does not support, in words."""
         return []
 
     @classmethod
     def unusable(cls, need: Any, cache: LayerCache) -> str | None:
-        """Why this backend cannot use these pages, as the rest of a sentence that it begins; None where it can."""
+        """Why this backend cannot use these pages, as the predicate of a sentence; None if it can."""
         for part, pages in cache.items():
             if pages.dtype not in cls.dtypes:
                 accepted = ", ".join(sorted(str(dtype) for dtype in cls.dtypes))
@@ -94,7 +94,7 @@ class Backend(ABC):
         return None
 
     def accept(self, need: Any) -> None:
-        """Take on a layer, or refuse it by ValueError with both names."""
+        """Set `need`. Raises ValueError, with the names of layer and backend, if it is not supported."""
         lacking = self.lacking(need)
         if lacking:
             raise ValueError(
@@ -105,14 +105,14 @@ class Backend(ABC):
     @property
     @abstractmethod
     def plan_key(self) -> Hashable:
-        """Backends of equal key make equal plans, so that layers of one group share one."""
+        """Backends with equal keys make equal plans, which layers of one group then share."""
 
     @abstractmethod
     def plan(self, batch: ForwardBatch, group: GroupBatch) -> Any:
-        """What this backend's calls need to know about the batch; made once for all layers that share it."""
+        """Precompute what this backend's calls need of the batch; made once for all layers that share it."""
 
     def check_cache(self, layer: str, cache: LayerCache) -> None:
-        """Refuse, by ValueError, pages that this backend cannot use."""
+        """Raise ValueError for pages that this backend cannot use."""
         reason = self.unusable(self.need, cache)
         if reason is not None:
             raise ValueError(f"layer {layer}: {self.noun} {self.name} {reason}")
@@ -124,9 +124,9 @@ class AttentionBackend(Backend):
     need: AttentionNeed
     noun: ClassVar[str] = "attention backend"
     page_multiple: ClassVar[int] = 1
-    """Tokens: the block size must be a multiple."""
+    """Tokens that the block size must be a multiple of."""
     head_multiple: ClassVar[int] = 1
-    """The size of a head must be a multiple."""
+    """What the head size must be a multiple of."""
     max_head_size: ClassVar[int | None] = None
     windows: ClassVar[bool] = False
     chunks: ClassVar[bool] = False
@@ -167,33 +167,33 @@ class AttentionBackend(Backend):
 
     @abstractmethod
     def attend(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, cache: LayerCache, plan: Any) -> Tensor:
-        """Write the whole batch's keys and values, then return what every query reads, ``out_THD``.
+        """Write the batch's keys and values, then return the attention output ``out_THD``.
 
-        The writes come first because a sequence may read blocks that another fills in this very batch.
+        All writes come first because a sequence may read blocks that another one fills in the same batch.
         """
 
     def attend_with_sinks(
         self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, sinks_H: Tensor, cache: LayerCache, plan: Any
     ) -> Tensor:
-        """As `attend`, for a layer that needs sink logits; a backend that declares ``sink_logits`` overrides it.
+        """Like `attend`, for a layer with sink logits; overridden by backends that declare ``sink_logits``.
 
-        ``sinks_H`` are compared with scores after they were scaled.
+        ``sinks_H`` are added to the softmax next to the scaled scores.
         """
         raise NotImplementedError(f"attention backend {self.name} has no sink logits")
 
     def read(self, q_THD: Tensor, cache: LayerCache, plan: Any) -> Tensor:
-        """As `attend`, but nothing is written: the pages hold the whole batch's keys and values already.
+        """Like `attend`, but without writing: the pages already have the batch's keys and values.
 
-        For a layer that needs another's cache; a backend that declares ``shared_caches`` overrides it. ``plan``
-        may be that of the layer which wrote.
+        For a layer that reads another layer's cache; overridden by backends that declare ``shared_caches``.
+        ``plan`` may be that of the layer that wrote.
         """
         raise NotImplementedError(f"attention backend {self.name} cannot read another layer's cache")
 
 
 class MambaBackend(Backend):
-    """The two steps of a Mamba-1 layer that carry a state: the causal convolution and the selective scan.
+    """The two operations of a Mamba-1 layer that have a state: the causal convolution and the selective scan.
 
-    Both start from the state after ``context_lens`` tokens, zeros where that is 0, and keep the state after
+    Both start from the state after ``context_lens`` tokens, or zeros for a new sequence, and store the state after
     the batch. The source and the target block of a sequence may be the same.
     """
 

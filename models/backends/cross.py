@@ -1,4 +1,4 @@
-"""What a cross-attention layer asks of a backend, and what a backend does."""
+"""The interface of cross-attention backends."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from kvhybrid.models.base import GroupBatch, LayerCache
 
 @dataclass(frozen=True)
 class CrossNeed:
-    """What one cross-attention layer asks of its backend."""
+    """The requirements of one cross-attention layer."""
 
     layer: str
     num_heads: int
     num_kv_heads: int
     head_size: int
     scale: float
-    """What scores are multiplied by, before the soft-cap."""
+    """Factor on the scores, before the soft-cap."""
     soft_cap: float | None = None
     """Scores become ``cap · tanh(score / cap)``."""
 
 
 class CrossBackend(Backend):
-    """Attention of a ragged batch to the paged keys and values of its encoder tokens, all of which it sees."""
+    """Attention of a ragged batch to all paged keys and values of its encoder tokens."""
 
     noun: ClassVar[str] = "cross-attention backend"
     soft_caps: ClassVar[bool] = False
@@ -45,7 +45,7 @@ class CrossBackend(Backend):
         return type(self)
 
     def write(self, k_TKD: Tensor, v_TKD: Tensor, cache: LayerCache, group: GroupBatch) -> None:
-        """Keep the keys and values of encoder tokens, which lie end to end as ``group.slot_mapping_T`` does."""
+        """Write the keys and values of the concatenated encoder tokens to ``group.slot_mapping_T``."""
         blocks_T = group.slot_mapping_T // group.block_size
         offsets_T = group.slot_mapping_T % group.block_size
         for name, new_TKD in (("k", k_TKD), ("v", v_TKD)):
@@ -53,4 +53,4 @@ class CrossBackend(Backend):
 
     @abstractmethod
     def attend(self, q_THD: Tensor, cache: LayerCache, plan: Any) -> Tensor:
-        """What every decoder token reads of its sequence's encoder tokens, ``out_THD``."""
+        """The attention output of every decoder token, ``out_THD``."""

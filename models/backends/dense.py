@@ -1,4 +1,4 @@
-"""Attention over keys and values that lie gathered in one tensor."""
+"""Attention over gathered keys and values."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch.nn import functional
 def dense_attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, soft_cap: float | None = None, mask: Tensor | None = None
 ) -> Tensor:
-    """What queries ``[..., Q, D]`` read of keys and values ``[..., L, D]``; every axis before these broadcasts.
+    """Attention of queries ``[..., Q, D]`` to keys and values ``[..., L, D]``; the leading axes broadcast.
 
-    ``mask`` is True where a query sees a key; without it every query sees all. Torch's own attention has no
-    soft-cap, so that scores with one are computed openly.
+    ``mask`` is True where a query sees a key; without it, every query sees all keys. Torch's own attention has no
+    soft-cap, so with one the scores are computed explicitly.
     """
     if soft_cap is None:
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)

@@ -13,7 +13,7 @@ from kvhybrid.models.base import LayerCache
 
 
 class FlashAttention2(PagedAttention):
-    """Runs of one query go to the kernel for decoding, which splits long contexts; others to that for prompts."""
+    """Single queries use the decode kernel, which splits long contexts; other runs use the prefill kernel."""
 
     name: ClassVar[str] = "flash_attention2"
     page_multiple: ClassVar[int] = 256

@@ -13,7 +13,7 @@ from kvhybrid.models.base import LayerCache
 
 
 class FlashAttention3(PagedAttention):
-    """One call for prompts and decoding alike; pages of any size."""
+    """One call for prefill and decode; supports any page size."""
 
     name: ClassVar[str] = "flash_attention3"
     capabilities: ClassVar[frozenset[int] | None] = frozenset({9})

@@ -13,7 +13,7 @@ from kvhybrid.models.base import LayerCache
 
 
 class FlashAttention4(PagedAttention):
-    """One call for prompts and decoding alike; pages of any size."""
+    """One call for prefill and decode; supports any page size."""
 
     name: ClassVar[str] = "flash_attention4"
     capabilities: ClassVar[frozenset[int] | None] = frozenset({9, 10, 11})
@@ -30,7 +30,7 @@ class FlashAttention4(PagedAttention):
             package="flash-attn-4",
             install="pip install --pre 'kvhybrid[gpu4]'",
         )
-        # The package flash-attn carries an early version under the same name.
+        # The package flash-attn has an early version under the same name.
         require_parameters(backend, self._kernel, ("max_seqlen_k", "return_lse"), package="flash-attn-4")
         # A window's left side does not count the query itself; None is no bound.
         window = need.visibility.window

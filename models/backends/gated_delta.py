@@ -1,4 +1,4 @@
-"""What a gated delta layer asks of a backend, and what a backend does."""
+"""The interface of gated delta backends."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kvhybrid.models.base import LayerCache
 
 @dataclass(frozen=True)
 class GatedDeltaNeed:
-    """What one gated delta layer asks of its backend."""
+    """The requirements of one gated delta layer."""
 
     layer: str
     num_heads: int
-    """Heads of values, each with a state of its own."""
+    """Value heads, each with its own state."""
     num_key_heads: int
-    """Heads of queries and keys; each serves as many neighbouring value heads."""
+    """Query and key heads; each is shared by an equal number of consecutive value heads."""
     key_size: int
     value_size: int
     conv_width: int
@@ -43,9 +43,9 @@ class GatedDeltaNeed:
 
 
 class GatedDeltaBackend(Backend):
-    """The two steps of a gated delta layer that carry a state: the causal convolution and the delta rule.
+    """The two operations of a gated delta layer that have a state: the causal convolution and the delta rule.
 
-    Both start from the state after ``context_lens`` tokens, zeros where that is 0, and keep the state after
+    Both start from the state after ``context_lens`` tokens, or zeros for a new sequence, and store the state after
     the batch. The source and the target block of a sequence may be the same.
     """
 
@@ -54,7 +54,7 @@ class GatedDeltaBackend(Backend):
     def __init__(self, need: GatedDeltaNeed) -> None:
         if need.num_heads % need.num_key_heads:
             raise ValueError(
-                f"layer {need.layer}: {need.num_heads} value heads cannot be shared out among "
+                f"layer {need.layer}: {need.num_heads} value heads cannot be divided evenly among "
                 f"{need.num_key_heads} key heads"
             )
         self.accept(need)

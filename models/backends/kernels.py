@@ -1,4 +1,4 @@
-"""Kernels of other packages: imported when a backend is chosen, or refused in one line."""
+"""Import of kernels from other packages, with one-line errors."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 
 class MissingKernelsError(ValueError):
-    """A backend's package is not installed, does not load on this machine, or is of another version."""
+    """A backend's package is not installed, does not load on this machine, or has the wrong version."""
 
 
 def load_kernels(backend: str, module: str, names: tuple[str, ...], *, package: str, install: str) -> list[Any]:
     """The functions ``names`` of ``module``, for ``backend``, e.g. "attention backend flash_attention2".
 
-    Raises `MissingKernelsError` that says how to get ``package`` (``install`` is the command, or where it comes
-    from), or why it does not load.
+    Raises `MissingKernelsError`, which says why ``package`` does not load or how to install it (``install`` is the
+    command or its source).
     """
     try:
         found = import_module(module)
@@ -30,7 +30,7 @@ def load_kernels(backend: str, module: str, names: tuple[str, ...], *, package: 
 
 
 def require_parameters(backend: str, kernel: Callable[..., Any], names: tuple[str, ...], *, package: str) -> None:
-    """Raises `MissingKernelsError` where ``kernel`` is from a version of ``package`` that lacks a parameter."""
+    """Raise `MissingKernelsError` if ``kernel``, in this version of ``package``, lacks one of these parameters."""
     lacking = [name for name in names if name not in signature(kernel).parameters]
     if lacking:
         raise MissingKernelsError(

@@ -1,4 +1,4 @@
-"""What a Mamba-2 layer asks of a backend, and what a backend does."""
+"""The interface of Mamba-2 backends."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kvhybrid.models.base import LayerCache
 
 @dataclass(frozen=True)
 class Mamba2Need:
-    """What one Mamba-2 layer asks of its backend."""
+    """The requirements of one Mamba-2 layer."""
 
     layer: str
     num_heads: int
     head_size: int
     num_groups: int
-    """Each serves as many heads: heads of one group share B and C."""
+    """Groups of an equal number of heads; the heads of a group share B and C."""
     state_size: int
     conv_width: int
 
@@ -37,9 +37,9 @@ class Mamba2Need:
 
 
 class Mamba2Backend(Backend):
-    """The two steps of a Mamba-2 layer that carry a state: the causal convolution and the scan.
+    """The two operations of a Mamba-2 layer that have a state: the causal convolution and the scan.
 
-    Both start from the state after ``context_lens`` tokens, zeros where that is 0, and keep the state after
+    Both start from the state after ``context_lens`` tokens, or zeros for a new sequence, and store the state after
     the batch. The source and the target block of a sequence may be the same.
     """
 
@@ -49,7 +49,8 @@ class Mamba2Backend(Backend):
     def __init__(self, need: Mamba2Need) -> None:
         if need.num_heads % need.num_groups:
             raise ValueError(
-                f"layer {need.layer}: {need.num_heads} heads cannot be shared out among {need.num_groups} groups"
+                f"layer {need.layer}: {need.num_heads} heads cannot be divided evenly among "
+                f"{need.num_groups} groups"
             )
         self.accept(need)
 

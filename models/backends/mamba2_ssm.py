@@ -1,4 +1,4 @@
-"""Mamba-2 through the kernels of the packages mamba-ssm and causal-conv1d."""
+"""Mamba-2 with the kernels of the packages mamba-ssm and causal-conv1d."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from kvhybrid.models.backends.states import (
 from kvhybrid.models.base import ForwardBatch, GroupBatch, LayerCache
 
 CHUNK = 256
-"""Tokens that the kernel treats as one matrix."""
+"""The kernel's chunk size, in tokens."""
 
 
 class Mamba2Ssm(Mamba2Backend):
-    """Sequences of one token are advanced in their pages. Longer ones go through one chunked scan each, which
-    starts from their state and multiplies in the element type of ``x``."""
+    """Sequences of one token are updated in place in their pages. Longer ones take one chunked scan each, which
+    starts from their state and computes products in the dtype of ``x``."""
 
     name: ClassVar[str] = "mamba_ssm"
     dtypes: ClassVar[frozenset[torch.dtype]] = frozenset({torch.float32, torch.bfloat16, torch.float16})
@@ -92,11 +92,11 @@ class Mamba2Ssm(Mamba2Backend):
         pages_PHDR: Tensor,
         plan: StatePlan,
     ) -> Tensor:
-        """One token in every sequence that has one; what it reads, ``y_SHD``."""
+        """Advance the sequences of one token; returns their outputs ``y_SHD``."""
         rows_S, x_SHD = plan.single_rows, x_THD[plan.single_rows].float()
         heads, size, states = pages_PHDR.shape[1:]
-        # Expanded and not copied: by a stride of 0 the kernel sees that a head has one decay. Without D and a
-        # bias of dt its wrapper stumbles (seen up to mamba-ssm 2.3.2).
+        # Expanded and not copied: a stride of 0 tells the kernel that a head has one decay. Without D and a
+        # bias of dt its wrapper fails (seen up to mamba-ssm 2.3.2).
         zeros_HD = torch.zeros_like(A_H)[:, None].expand(-1, size)
         found: Tensor = self._update(
             pages_PHDR,

@@ -1,4 +1,4 @@
-"""Mamba-1 through the kernels of the packages mamba-ssm and causal-conv1d."""
+"""Mamba-1 with the kernels of the packages mamba-ssm and causal-conv1d."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ TINY = 2.0**-64
 
 
 class MambaSsm(MambaBackend):
-    """Sequences of one token are advanced in their pages. Longer ones are scanned one by one, in float32.
+    """Sequences of one token are updated in place in their pages. Longer ones are scanned one by one, in float32.
 
-    The scan's kernel starts from zero. A state is put in front of the prompt, as R steps of length `TINY`: step r
-    adds ``TINY · (h / TINY)`` to the state's element r and, as ``exp(TINY · A)`` is 1, takes nothing away.
+    The scan's kernel starts from zero, so an initial state is prepended to the prompt as R steps of length `TINY`:
+    step r adds ``TINY · (h / TINY)`` to element r of the state and, since ``exp(TINY · A)`` is 1, has no decay.
     """
 
     name: ClassVar[str] = "mamba_ssm"
@@ -78,7 +78,7 @@ class MambaSsm(MambaBackend):
             rows_S = plan.single_rows
             settle_singles(pages_PCR, plan)
             zeros_C = torch.zeros_like(A_CR[:, 0])
-            # Without D and a bias of dt the kernel's wrapper stumbles (seen up to mamba-ssm 2.3.2).
+            # The kernel's wrapper fails without D and a bias of dt (seen up to mamba-ssm 2.3.2).
             y_TC[rows_S] = self._update(
                 pages_PCR,
                 x_TC[rows_S],
@@ -95,7 +95,7 @@ class MambaSsm(MambaBackend):
     def _span(
         self, x_LC: Tensor, dt_LC: Tensor, A_CR: Tensor, B_LR: Tensor, C_LR: Tensor, before_CR: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """What one sequence's tokens read, and the state behind them."""
+        """The outputs of one sequence's tokens, and the state after them."""
         lead = 0
         if before_CR is not None:
             lead = before_CR.shape[1]

@@ -1,7 +1,7 @@
-"""What the kernels of the FlashAttention family have in common: they read pages through a table.
+"""Base class for the kernels of the FlashAttention family, which read pages through a block table.
 
-Such a kernel takes queries end to end, and for each run of them a row of page numbers and a number of keys. Its
-causal mask is aligned to the end: the last query of a run sees the last key.
+Such a kernel takes concatenated queries and, for each run of queries, a row of page numbers and a number of keys.
+Its causal mask is aligned to the end: the last query of a run sees the last key.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from kvhybrid.models.base import ForwardBatch, GroupBatch, LayerCache
 
 @dataclass(frozen=True)
 class Run:
-    """Queries of one sequence, and the keys that they see, from the start of a block on."""
+    """Queries of one sequence, and the keys that they see, starting at a block boundary."""
 
     sequence: int
     rows: range
     first_block: int
     num_keys: int
-    """Up to the last query, which is the last key."""
+    """Includes the key of the last query, which is the last one."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Runs that go into one call. All tensors are int32 and contiguous, as the kernels want them."""
+    """Runs that go into one call. All tensors are int32 and contiguous, as the kernels require."""
 
     rows_T: Tensor | slice
-    """The batch's rows of the queries, in the order of the runs."""
+    """Rows of the queries in the batch, in the order of the runs."""
     query_starts: Tensor
     """S + 1 offsets into the queries."""
     key_starts: Tensor
-    """S + 1 sums of the numbers of keys."""
+    """S + 1 cumulative numbers of keys."""
     num_keys_S: Tensor
     table_SN: Tensor
     max_queries: int
@@ -57,10 +57,10 @@ class Plan:
 
 
 class PagedAttention(AttentionBackend):
-    """Prepares the arguments; a subclass makes the call.
+    """Prepares the arguments; a subclass calls the kernel.
 
-    A chunk is made a run of its own: behind its start nothing has to be masked. For that it must start a block.
-    Sink logits take their share of the softmax afterwards: ``out · σ(lse − sink)``.
+    With chunked attention, each chunk is a separate run, so that only the causal mask is needed; chunks must start
+    at block boundaries. Sink logits are applied to the output: ``out · σ(lse − sink)``.
     """
 
     dtypes: ClassVar[frozenset[torch.dtype]] = frozenset({torch.bfloat16, torch.float16})
@@ -73,7 +73,7 @@ class PagedAttention(AttentionBackend):
     sink_logits: ClassVar[bool] = True
     shared_caches: ClassVar[bool] = True
     decode_apart: ClassVar[bool] = False
-    """Whether runs of one query go into a call of their own."""
+    """Whether runs of one query go into a separate call."""
 
     @classmethod
     def unusable(cls, need: AttentionNeed, cache: LayerCache) -> str | None:
@@ -112,11 +112,11 @@ class PagedAttention(AttentionBackend):
     def call(
         self, q_THD: Tensor, cache: LayerCache, part: Part, *, with_lse: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """``out_THD`` and, where asked for, ``lse_HT``: the log of the sum that each softmax divides by."""
+        """``out_THD`` and, if requested, ``lse_HT``: the logarithm of each softmax's denominator."""
 
     def _write(self, k_TKD: Tensor, v_TKD: Tensor, cache: LayerCache, plan: Plan) -> None:
-        # Kernels load whole tiles and give what lies behind the last token weight 0. A page that another layer
-        # left behind, a float32 state say, may hold a NaN there, and 0 · NaN is NaN.
+        # Kernels load whole tiles and give slots after the last token weight 0. In a reused page, these slots may
+        # hold other data, e.g. a float32 state, that reads as NaN, and 0 · NaN is NaN.
         for name, new_TKD in (("k", k_TKD), ("v", v_TKD)):
             pages_PBKD = cache[name]
             pages_PBKD[plan.begun] = 0.0
@@ -182,7 +182,7 @@ def _part(runs: Sequence[Run], group: GroupBatch, num_rows: int) -> Part:
 
 
 def _begun(batch: ForwardBatch, group: GroupBatch) -> Tensor:
-    """The last block of every sequence, where this batch began it and leaves room in it."""
+    """The last block of every sequence that starts its last block in this batch without filling it."""
     size, rows, columns = group.block_size, [], []
     for s, (context, (row, end_row)) in enumerate(
         zip(batch.context_lens, pairwise(batch.query_starts), strict=True)

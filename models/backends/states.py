@@ -1,6 +1,6 @@
-"""What the kernels of recurrent layers have in common: where states lie, and the causal convolution.
+"""Shared by the kernels of recurrent layers: the location of states, and the causal convolution.
 
-The convolution's kernels are those of the package causal-conv1d.
+The convolution uses the kernels of the package causal-conv1d.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ class Span:
     sequence: int
     rows: slice
     source_1: Tensor | None
-    """The block that its state lies in; None where there is no state yet."""
+    """The block that has its state; None for a new sequence."""
     target_1: Tensor
 
 
 @dataclass(frozen=True)
 class StatePlan:
-    """int64 throughout: with 32 bits, kernels would lose their way in a pool of many GiB."""
+    """All indices are int64, since 32-bit offsets overflow in a pool of many GiB."""
 
     source_S: Tensor
     target_S: Tensor
     fresh_S: Tensor
-    """Sequences without a state yet; their source page is garbage."""
+    """Whether each sequence is new; the source pages of new sequences are garbage."""
     single_sequences: Tensor
     single_rows: Tensor
-    """The rows of the sequences with one new token."""
+    """Rows of the sequences with one new token."""
     single_targets: Tensor
     moved: tuple[Tensor, Tensor, Tensor] | None
-    """Sources, targets and freshness of the single tokens that do not find their state in the target page."""
+    """Source, target and ``fresh`` of the single tokens whose state is not in the target page yet."""
     spans: tuple[Span, ...]
 
 
@@ -83,19 +83,19 @@ def state_plan(batch: ForwardBatch, group: GroupBatch) -> StatePlan:
 
 
 def zero_where(state: Tensor, fresh: Tensor) -> Tensor:
-    """``state`` with zeros in the sequences that are fresh."""
+    """``state`` with zeros for fresh sequences."""
     return state.masked_fill(fresh.view(-1, *[1] * (state.dim() - 1)), 0.0)
 
 
 def settle_singles(pages: Tensor, plan: StatePlan) -> None:
-    """Bring the states that single tokens start from into their target pages, where a kernel updates them."""
+    """Copy the initial states of single tokens to their target pages, where a kernel then updates them."""
     if plan.moved is not None:
         sources, targets, fresh = plan.moved
         pages[targets] = zero_where(pages[sources], fresh)
 
 
 def shape_faults(channels: int, conv_width: int) -> list[str]:
-    """What a layer asks for that these kernels cannot do."""
+    """A layer's requirements that these kernels do not support."""
     faults = []
     if channels % 8:
         faults.append(f"{channels} channels, no multiple of 8")
@@ -119,10 +119,10 @@ def load_state_kernels(backend: str, module: str, scan: str) -> tuple[Any, Any]:
 
 
 class CausalConvolution:
-    """Sequences of one token go through one call, longer ones through one each.
+    """Sequences of one token take one call together, longer ones one call each.
 
-    States are copied out of their pages and back: the kernels count a pool's elements in 32 bits, and want the
-    channels of a prompt's first state beside each other, where a page has the tokens of a channel.
+    States are copied out of their pages and back, since the kernels index with 32 bits. For prompts, they also
+    require the channels of the initial state to be contiguous, whereas in a page the tokens of a channel are.
     """
 
     def __init__(self, backend: str) -> None:

@@ -1,4 +1,4 @@
-"""The reference attention backend: plain torch, any device."""
+"""The reference attention backend in plain torch, for any device."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kvhybrid.models.backends.visibility import Visibility
 from kvhybrid.models.base import ForwardBatch, GroupBatch, LayerCache
 
 QUERIES_PER_TILE = 256
-"""Bounds the mask of a long prompt, and lets a window gather only what the tile's queries see."""
+"""Bounds the size of a long prompt's mask, and lets a window gather only the keys that a tile's queries see."""
 
 TOKENS_PER_GATHER = 4096
-"""What sequences of one new token gather together: more would leave the processor's cache, and be given back to
-the system and asked for again in every layer."""
+"""Tokens that sequences of one new token gather together. More would exceed the processor's cache, and be freed to
+the system and allocated again in every layer."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Tile:
     """Consecutive queries of one sequence, and the keys that they see together."""
 
     rows: slice
-    """The queries' rows of the batch."""
+    """Rows of the queries in the batch."""
     blocks_N: Tensor
     keys: slice | Tensor
     """Which of the ``N · B`` gathered tokens are keys; the others may be garbage."""
     mask_QL: Tensor | None
-    """None where the mask is the causal triangle from position 0."""
+    """None if the mask is the causal triangle from position 0."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class SingleTokens:
     visible_SL: Tensor
     """Which of the ``L = N · B`` gathered tokens a query sees; the others are padding or garbage."""
     hidden_Y: Tensor
-    """Where those Y others lie among all ``S · L``."""
+    """Indices of those Y others among all ``S · L``."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Plan:
 
 
 class TorchAttention(AttentionBackend):
-    """Gathers the blocks that the queries see and uses torch's attention; scores with a soft-cap or with sink
-    logits, which that function lacks, are computed openly."""
+    """Gathers the blocks that the queries see and uses torch's attention. It has neither soft-cap nor sink logits,
+    so scores with these are computed explicitly."""
 
     name: ClassVar[str] = "torch"
     dtypes: ClassVar[frozenset[torch.dtype]] = frozenset({torch.float32, torch.bfloat16, torch.float16})
@@ -141,9 +141,9 @@ class TorchAttention(AttentionBackend):
         sinks_KG: Tensor | None,
         singles: SingleTokens,
     ) -> Tensor:
-        # The query heads that share a key head stand where a prompt's queries would: they see the same keys.
+        # Query heads that share a key head see the same keys, so they are put on the axis of a prompt's queries.
         q_SKGD = q_SHD.view(len(q_SHD), self.need.num_kv_heads, -1, q_SHD.shape[-1])
-        # A weight of zero does not silence garbage that is not a number, so it is overwritten.
+        # Garbage may be NaN, which a weight of zero does not cancel, so it is overwritten.
         k_SKLD, v_SKLD = (
             pages.index_select(0, singles.blocks_X)
             .flatten(0, 1)
@@ -158,7 +158,7 @@ class TorchAttention(AttentionBackend):
         return read_SKGD.flatten(1, 2)
 
     def _attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None) -> Tensor:
-        """``sinks`` has one logit for each row of scores, in a shape that broadcasts."""
+        """``sinks`` has one logit per row of scores, in a shape that broadcasts."""
         cap = self.need.soft_cap
         if cap is None and sinks is None:
             return functional.scaled_dot_product_attention(
@@ -172,7 +172,7 @@ class TorchAttention(AttentionBackend):
         scores = scores.masked_fill_(~mask, float("-inf"))
         if sinks is None:
             return scores.softmax(-1).to(v.dtype) @ v
-        # What a sink takes of the softmax is read from nowhere: its column goes before the values come.
+        # A sink has no value: its column is removed after the softmax.
         sink = sinks.float().unsqueeze(-1).expand(*scores.shape[:-1], 1)
         return torch.cat((scores, sink), dim=-1).softmax(-1)[..., :-1].to(v.dtype) @ v
 
@@ -215,8 +215,8 @@ def _tiles(
 def _similar(
     visibility: Visibility, contexts: tuple[int, ...], members: list[int], block_size: int
 ) -> Iterator[list[int]]:
-    """Split sequences so that padding each part to its longest at most doubles the blocks gathered, and that no
-    part of several gathers more than `TOKENS_PER_GATHER`."""
+    """Split sequences into parts such that padding each part to its longest sequence at most doubles the gathered
+    blocks, and no part of several sequences gathers more than `TOKENS_PER_GATHER`."""
 
     def num_blocks(s: int) -> int:
         seen = visibility.ranges(contexts[s], contexts[s] + 1)
@@ -242,7 +242,7 @@ def _single_tokens(
     contexts = [batch.context_lens[s] for s in members]
     seen = [visibility.ranges(context, context + 1) for context in contexts]
     first = [parts[-1].start // size for parts in seen]
-    # Sinks lie in the first blocks; where the window has not left those, they are gathered with it.
+    # Sinks are in the first blocks; if the window still includes these, they are gathered with it.
     sinks = [
         min(-(-parts[0].stop // size), lowest) if len(parts) > 1 else 0
         for parts, lowest in zip(seen, first, strict=True)
@@ -250,7 +250,7 @@ def _single_tokens(
     counts = [
         sink + context // size + 1 - lowest for sink, context, lowest in zip(sinks, contexts, first, strict=True)
     ]
-    # All of this comes from lengths, which lie on the host; the device is only told the outcome.
+    # Computed from lengths, which are on the host; only the result is copied to the device.
     first_S1, sinks_S1, counts_S1, queries_S1 = torch.tensor([first, sinks, counts, contexts])[:, :, None]
     j_N = torch.arange(max(counts))
     index_SN = torch.where(j_N < sinks_S1, j_N, j_N - sinks_S1 + first_S1).clamp(max=table_SN.shape[1] - 1)

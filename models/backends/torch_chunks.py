@@ -1,4 +1,4 @@
-"""Long sequences cut into chunks that are computed side by side, for the recurrent backends in plain torch."""
+"""Splits long sequences into chunks that are computed in parallel, for the recurrent backends in plain torch."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from torch import Tensor
 from kvhybrid.models.backends.torch_mamba import Plan as StepPlan
 
 CHUNK = 64
-"""Tokens. Inside a chunk the work grows with its square, between chunks states are carried one by one."""
+"""Tokens. Work inside a chunk grows with the square of its length; between chunks, states are passed serially."""
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """The sequences of more than one token, cut into Z chunks of at most J tokens.
+    """The sequences of more than one token, split into Z chunks of at most J tokens.
 
-    First come the first chunks of all sequences, then the second ones, and so on, always the longest sequence
-    first. So the states that go on lie in front at every turn, and no index is needed to carry them.
+    The first chunks of all sequences come first, then the second chunks, and so on, the longest sequence always
+    first. So the sequences that continue are always a prefix, and passing on their states needs no index.
     """
 
     sequences: Tensor
-    """The S' sequences that are cut, the longest first."""
+    """The S' sequences that are split, the longest first."""
     rows_ZJ: Tensor
-    """The batch's row of each token; behind a chunk's end its last one again."""
+    """Row of each token in the batch; after the end of a chunk, its last row is repeated."""
     active_ZJ: Tensor
     turns: tuple[slice, ...]
-    """The first chunks, the second ones, …: the i-th of each takes over from the i-th of the ones before."""
+    """The first chunks, the second chunks, …: chunk i of each continues chunk i of the previous ones."""
 
 
 @dataclass(frozen=True)
 class ChunkPlan:
     steps: StepPlan
-    """Where states lie, and the sequences of one token."""
+    """Locations of states, and the sequences of one token."""
     chunks: Chunks | None
-    """None where every sequence has one token."""
+    """None if every sequence has one token."""
 
 
 def cut(query_starts: tuple[int, ...], device: torch.device) -> Chunks | None:
-    """The chunks of a batch, or None where no sequence is long enough."""
+    """The chunks of a batch, or None if no sequence is long enough."""
     spans = [(s, start, stop) for s, (start, stop) in enumerate(pairwise(query_starts)) if stop - start > 1]
     if not spans:
         return None

@@ -1,4 +1,4 @@
-"""The reference backend of cross attention: plain torch, any device."""
+"""The reference cross-attention backend in plain torch, for any device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvhybrid.models.backends.dense import dense_attention
 from kvhybrid.models.base import ForwardBatch, GroupBatch, LayerCache
 
 QUERIES_PER_TILE = 512
-"""Bounds the open scores of a long prompt."""
+"""Bounds the size of a long prompt's scores."""
 
 
 class Piece(NamedTuple):
@@ -23,7 +23,7 @@ class Piece(NamedTuple):
 
     sequence: int
     row: int
-    """The first query's row of the batch."""
+    """Row of the first query in the batch."""
     num_queries: int
     num_blocks: int
     """Blocks of the sequence's encoder tokens."""
@@ -31,17 +31,17 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Readers:
-    """Pieces of as many queries each, with encoder inputs of similar length, padded to the longest."""
+    """Pieces with equal numbers of queries and encoder inputs of similar length, padded to the longest."""
 
     rows_SQ: Tensor
-    """The queries' rows of the batch, Q for each of S pieces."""
+    """Rows of the queries in the batch, Q for each of S pieces."""
     blocks_SN: Tensor
     visible_SL: Tensor
     """Which of the ``L = N · B`` gathered tokens are encoder tokens; the others are padding or garbage."""
 
 
 class TorchCross(CrossBackend):
-    """Gathers the encoder's blocks of sequences that are alike and attends to them together."""
+    """Gathers the encoder blocks of similar sequences and attends to them in one call."""
 
     name: ClassVar[str] = "torch"
     dtypes: ClassVar[frozenset[torch.dtype]] = frozenset({torch.float32, torch.bfloat16, torch.float16})
@@ -62,7 +62,7 @@ class TorchCross(CrossBackend):
         for readers in plan:
             num_seqs, num_queries = readers.rows_SQ.shape
             rows_U = readers.rows_SQ.flatten()
-            # The query heads that share a key head stand behind each other as further queries.
+            # Query heads that share a key head are put on the query axis.
             q_SKUD = (
                 q_THD[rows_U]
                 .view(num_seqs, num_queries, kv_heads, shared, -1)
@@ -70,7 +70,7 @@ class TorchCross(CrossBackend):
                 .flatten(2, 3)
             )
             hidden_SL11 = ~readers.visible_SL[:, :, None, None]
-            # A weight of zero does not silence garbage that is not a number, so it is overwritten.
+            # Garbage may be NaN, which a weight of zero does not cancel, so it is overwritten.
             k_SKLD, v_SKLD = (
                 pages[readers.blocks_SN]
                 .flatten(1, 2)
@@ -93,8 +93,8 @@ class TorchCross(CrossBackend):
 
 
 def _alike(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Parts with as many queries each, cut so that padding a part to its longest encoder input at most doubles
-    the blocks gathered."""
+    """Groups of pieces with equal numbers of queries, such that padding a group to its longest encoder input at
+    most doubles the gathered blocks."""
     part: list[Piece] = []
     for piece in sorted(pieces, key=lambda piece: (piece.num_queries, piece.num_blocks)):
         if part and (piece.num_queries != part[0].num_queries or piece.num_blocks > 2 * part[0].num_blocks):

@@ -1,6 +1,6 @@
-"""The reference backend of the gated delta rule: plain torch, any device with float64.
+"""The reference gated delta backend in plain torch, for any device with float64.
 
-The form by chunks follows Yang et al. (arXiv:2406.06484) and, for the decays, Yang, Kautz and Hatamizadeh
+The chunked form follows Yang et al. (arXiv:2406.06484) and, for the decays, Yang, Kautz and Hatamizadeh
 (arXiv:2412.06464).
 """
 
@@ -19,14 +19,14 @@ from kvhybrid.models.base import ForwardBatch, GroupBatch, LayerCache
 
 
 class TorchGatedDelta(GatedDeltaBackend):
-    """Sequences of one token advance together in one step. Longer ones are cut into chunks.
+    """Sequences of one token advance together in one step. Longer ones are split into chunks.
 
-    What a token writes depends on what the state holds under its key, so on all writes before it. Within a
-    chunk that is one triangular system: its solution gives every write as a part of the chunk's own and a part
-    that is linear in the state at its begin. Only that state is then carried from chunk to chunk.
+    What a token writes depends on the state's value under its key, and so on all earlier writes. Within a chunk
+    this is a triangular system. Its solution expresses every write as a constant plus a term linear in the chunk's
+    initial state, so only that state has to be passed from chunk to chunk.
 
     A decay between two tokens is the exponential of a difference of float64 sums, never a quotient of
-    exponentials, so nothing overflows and small decays behind a long sum keep their size.
+    exponentials, so nothing overflows and small decays keep their precision after a long sum.
     """
 
     name: ClassVar[str] = "torch"
@@ -34,7 +34,7 @@ class TorchGatedDelta(GatedDeltaBackend):
 
     def __init__(self, need: GatedDeltaNeed) -> None:
         super().__init__(need)
-        # Where states lie and how the convolution carries its own is as in Mamba.
+        # The location of states and the convolution are the same as in Mamba.
         self.steps = TorchMamba(MambaNeed(need.layer, need.channels, need.key_size, need.conv_width))
 
     def plan(self, batch: ForwardBatch, group: GroupBatch) -> ChunkPlan:
@@ -75,11 +75,11 @@ class TorchGatedDelta(GatedDeltaBackend):
 def _advance(
     h_SHRD: Tensor, q_SGR: Tensor, k_SGR: Tensor, v_SHD: Tensor, log_decay_SH: Tensor, beta_SH: Tensor
 ) -> Tensor:
-    """One token in every sequence: the new states in place, and what each token reads, ``y_SHD``."""
+    """Advance every sequence by one token: updates the states in place and returns the outputs ``y_SHD``."""
     shared = v_SHD.shape[1] // k_SGR.shape[1]
     q_SHR, k_SHR = (x_SGR.repeat_interleave(shared, dim=1) for x_SGR in (q_SGR, k_SGR))
     decay_SH11 = log_decay_SH.exp()[:, :, None, None]
-    # Both reads at once, before the write: going through the states is what costs.
+    # Both reads in one pass before the write, since passes over the states dominate the cost.
     held_SHD, seen_SHD = (torch.stack((k_SHR, q_SHR), dim=2) @ h_SHRD * decay_SH11).unbind(2)
     written_SHD = (v_SHD - held_SHD) * beta_SH[..., None]
     h_SHRD.mul_(decay_SH11).addcmul_(k_SHR[..., None], written_SHD[:, :, None])
@@ -102,7 +102,7 @@ def _scan_chunks(
     key_head_H1 = head_H1 // (v_THD.shape[1] // k_TGR.shape[1])
     q_ZHJR, k_ZHJR = (x_TGR[rows_Z1J, key_head_H1] for x_TGR in (q_TGR, k_TGR))
     v_ZHJD = v_THD[rows_Z1J, head_H1]
-    # Behind a chunk's end nothing decays and nothing is written, so its state stays what it was there.
+    # After the end of a chunk, nothing decays and nothing is written, so the state does not change.
     sums_ZHJ = torch.where(active_Z1J, log_decay_TH[rows_Z1J, head_H1], 0.0).double().cumsum(-1)
     beta_ZHJ1 = torch.where(active_Z1J, beta_TH[rows_Z1J, head_H1], 0.0)[..., None]
     from_begin_ZHJ1 = sums_ZHJ.float().exp()[..., None]
@@ -130,7 +130,7 @@ def _scan_chunks(
 
 
 def _decays(sums_ZHJ: Tensor) -> Tensor:
-    """What is left at each token of what each earlier one wrote; 0 for later ones, ``[Z, H, J, J]``."""
+    """Decay from each earlier token to each token; 0 for later ones, ``[Z, H, J, J]``."""
     size = sums_ZHJ.shape[-1]
     later = torch.ones(size, size, dtype=torch.bool, device=sums_ZHJ.device).triu(1)
     between = (sums_ZHJ[..., :, None] - sums_ZHJ[..., None, :]).float()

@@ -1,4 +1,4 @@
-"""The reference Mamba-1 backend: plain torch, any device."""
+"""The reference Mamba-1 backend in plain torch, for any device."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from kvhybrid.models.backends.base import MambaBackend
 from kvhybrid.models.base import ForwardBatch, GroupBatch, LayerCache
 
 MAX_LANES = 128
-"""Chunks that the scan walks side by side, beyond one a sequence; bounds the memory of a step."""
+"""Chunks scanned in parallel in addition to one per sequence; bounds the memory of a step."""
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """The sequences of more than one token, cut into chunks that are walked side by side, step by step.
+    """The sequences of more than one token, split into chunks that are scanned in parallel, step by step.
 
-    J steps (the longest chunk), Z chunks; a sequence's chunks are neighbours.
+    J steps (the longest chunk), Z chunks; the chunks of a sequence are consecutive.
     """
 
     sequences: Tensor
-    """The S' sequences that are cut."""
+    """The S' sequences that are split."""
     rows_JZ: Tensor
-    """The batch's row at each step; a chunk that has ended stays on its last one."""
+    """Row in the batch at each step; a chunk that has ended repeats its last row."""
     active_X: Tensor
-    """Which of the J · Z places, step by step, belong to chunks that have not ended …"""
+    """Which of the J · Z entries, step by step, belong to chunks that have not ended …"""
     ended_X: Tensor
     """… and which to those that have."""
     first_chunks: Tensor
     last_chunks: Tensor
     followers: tuple[Tensor, ...]
-    """The second chunk of every sequence, the third, …: each takes over a state from the one before it."""
+    """The second chunk of every sequence, the third, …: each continues from the state of the previous one."""
 
 
 @dataclass(frozen=True)
@@ -43,23 +43,25 @@ class Plan:
     source_S: Tensor
     target_S: Tensor
     fresh_S: Tensor
-    """Sequences without a state yet; their source page is garbage."""
+    """Whether each sequence is new; the source pages of new sequences are garbage."""
     tokens_T: Tensor
-    """Where each token lies in an order in which every sequence is preceded by its conv state."""
+    """Index of each token in an order in which every sequence is preceded by its conv state."""
     before_SW: Tensor
-    """Where the conv state that a sequence starts from lies in that order, W − 1 inputs."""
+    """Indices of a sequence's initial conv state in that order, W − 1 inputs."""
     after_SW: Tensor
-    """Where the one that it ends on lies."""
+    """Indices of its final conv state."""
     single_sequences: Tensor
     single_rows: Tensor
     chunks: Chunks | None
 
 
 class TorchMamba(MambaBackend):
-    """Sequences of one token advance together in one step. Longer ones are cut into about √n chunks of √n
-    tokens: all chunks advance side by side from a zero state, the true states are carried from chunk to
-    chunk, and all advance once more from these. Only decays, never their inverses, are formed, so nothing
-    overflows and a decay that underflows is a true zero."""
+    """Sequences of one token advance together. Longer ones are split into about √n chunks of √n tokens.
+
+    All chunks are scanned in parallel from a zero state, the true states are passed from chunk to chunk, and all
+    chunks are scanned again from these. Only decays, never their inverses, are computed, so nothing overflows, and
+    a decay that underflows is zero.
+    """
 
     name: ClassVar[str] = "torch"
     dtypes: ClassVar[frozenset[torch.dtype]] = frozenset({torch.float32, torch.bfloat16, torch.float16})
@@ -135,14 +137,14 @@ class TorchMamba(MambaBackend):
 
 
 def _read(pages: Tensor, plan: Plan) -> Tensor:
-    """The states that the sequences start from, copied out before any is overwritten."""
+    """The initial states of the sequences, copied before any is overwritten."""
     state = pages.index_select(0, plan.source_S)
     return state.masked_fill_(plan.fresh_S.view(-1, *[1] * (state.dim() - 1)), 0.0)
 
 
 def _advance(h_ZCR: Tensor, dt_ZC: Tensor, dtx_ZC: Tensor, A_CR: Tensor, B_ZR: Tensor, decay_ZCR: Tensor) -> None:
-    """One token in every lane, in place. ``decay_ZCR`` is room for the decays: fresh memory at every step would
-    cost more than the arithmetic."""
+    """Advance every lane by one token, in place. ``decay_ZCR`` is a buffer for the decays: allocating one at every
+    step would cost more than the arithmetic."""
     torch.mul(dt_ZC[:, :, None], A_CR, out=decay_ZCR).exp_()
     h_ZCR.mul_(decay_ZCR).addcmul_(dtx_ZC[:, :, None], B_ZR[:, None, :])
 
@@ -166,7 +168,7 @@ def _scan_chunks(
     dt_JZC, dtx_JZC, B_JZR, C_JZR = (
         x.index_select(0, rows_X).view(*shape_JZ, -1) for x in (dt_TC, dtx_TC, B_TR, C_TR)
     )
-    # A step of zero length leaves the state as it is: this is how an ended chunk waits for the others.
+    # A step of zero length does not change the state: it pads chunks that have ended.
     for x_JZC in (dt_JZC, dtx_JZC):
         x_JZC.flatten(0, 1).index_fill_(0, chunks.ended_X, 0.0)
     steps = range(shape_JZ[0])
@@ -200,7 +202,7 @@ def _chunks(query_starts: tuple[int, ...], device: torch.device) -> Chunks | Non
     total = sum(stop - start for _, start, stop in spans)
     size = max(isqrt(longest - 1) + 1, -(-total // MAX_LANES))
     if longest <= 2 * size:
-        size = longest  # too short for the second walk to pay
+        size = longest  # too short for a second scan to pay off
 
     begins: list[int] = []
     ends: list[int] = []

@@ -1,6 +1,6 @@
-"""The reference Mamba-2 backend: plain torch, any device with float64.
+"""The reference Mamba-2 backend in plain torch, for any device with float64.
 
-The scan by chunks follows the state space duality of Dao and Gu (arXiv:2405.21060).
+The chunked scan follows the state space duality of Dao and Gu (arXiv:2405.21060).
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from kvhybrid.models.base import ForwardBatch, GroupBatch, LayerCache
 
 
 class TorchMamba2(Mamba2Backend):
-    """Sequences of one token advance together in one step. Longer ones are cut into chunks: each chunk's
-    tokens read one another through a masked matrix of decays, as in attention, and the state that the chunk
-    starts from through one product; states are carried from chunk to chunk.
+    """Sequences of one token advance together in one step. Longer ones are split into chunks.
+
+    The tokens of a chunk read each other through a masked matrix of decays, as in attention, and the chunk's
+    initial state through one product. States are passed from chunk to chunk.
 
     A decay between two tokens is the exponential of a difference of sums, never a quotient of exponentials, so
-    nothing overflows. The sums are float64: behind a long sum, float32 would round small steps away.
+    nothing overflows. The sums are float64, since float32 would round small steps away after a long sum.
     """
 
     name: ClassVar[str] = "torch"
@@ -31,7 +32,7 @@ class TorchMamba2(Mamba2Backend):
 
     def __init__(self, need: Mamba2Need) -> None:
         super().__init__(need)
-        # Where states lie and how the convolution carries its own is the same in both generations.
+        # The location of states and the convolution are the same in both generations.
         self.steps = TorchMamba(MambaNeed(need.layer, need.channels, need.state_size, need.conv_width))
 
     def plan(self, batch: ForwardBatch, group: GroupBatch) -> ChunkPlan:
@@ -72,14 +73,14 @@ class TorchMamba2(Mamba2Backend):
 
 
 def _by_group(x_SHDR: Tensor, num_groups: int) -> Tensor:
-    """``[S, H, D, R]`` as ``[S, G, H / G · D, R]``: together what shares B and C."""
+    """``[S, H, D, R]`` as ``[S, G, H / G · D, R]``: grouped by shared B and C."""
     return x_SHDR.reshape(len(x_SHDR), num_groups, -1, x_SHDR.shape[-1])
 
 
 def _advance(
     h_SHDR: Tensor, log_decay_SH: Tensor, dtx_SHD: Tensor, B_SGR: Tensor, C_SGR: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One token in every sequence: what it reads, and the new states."""
+    """Advance every sequence by one token; returns the outputs and the new states."""
     groups = B_SGR.shape[1]
     new_SGCR = dtx_SHD.view(len(dtx_SHD), groups, -1, 1) * B_SGR[:, :, None]
     h_SHDR = h_SHDR * log_decay_SH.exp()[:, :, None, None] + new_SGCR.view(h_SHDR.shape)
@@ -99,7 +100,7 @@ def _scan_chunks(
     """Fill the rows of ``y_THD`` and the sequences of ``state_SHDR`` that ``chunks`` covers."""
     rows_ZJ = chunks.rows_ZJ
     groups = B_TGR.shape[1]
-    # Behind a chunk's end there is neither decay nor input, so its state stays what it was there.
+    # After the end of a chunk there is neither decay nor input, so the state does not change.
     active = chunks.active_ZJ[:, :, None]
     sums_ZHJ = torch.where(active, log_decay_TH[rows_ZJ], 0.0).transpose(1, 2).double().cumsum(-1)
     dtx_ZHJD = torch.where(active[..., None], dtx_THD[rows_ZJ], 0.0).transpose(1, 2)
@@ -124,7 +125,7 @@ def _scan_chunks(
 
 
 def _read_each_other(sums_ZHJ: Tensor, dtx_ZHJD: Tensor, B_ZGJR: Tensor, C_ZGJR: Tensor) -> Tensor:
-    """What each token of a chunk reads from the chunk's tokens up to itself, ``y_ZHJD``."""
+    """The contribution of a chunk's tokens to each other, up to and including the token itself, ``y_ZHJD``."""
     size = sums_ZHJ.shape[-1]
     later = torch.ones(size, size, dtype=torch.bool, device=sums_ZHJ.device).triu(1)
     decay_ZHJJ = (

@@ -1,4 +1,4 @@
-"""The FlashAttention 2 kernel that torch itself carries, through torch.nn.attention.varlen."""
+"""The FlashAttention 2 kernel that ships with torch, via torch.nn.attention.varlen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvhybrid.models.base import LayerCache
 
 
 class TorchVarlen(PagedAttention):
-    """No package beside torch; no soft-cap."""
+    """Needs no other package than torch; no soft-cap."""
 
     name: ClassVar[str] = "torch_varlen"
     page_multiple: ClassVar[int] = 256

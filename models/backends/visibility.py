@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Visibility:
-    """A query sees the keys up to itself: all, a window, its chunk; and the first ``sinks`` in any case."""
+    """A query sees the keys up to itself: all, a window or its chunk; and always the first ``sinks``."""
 
     window: int | None = None
     """Tokens, the query itself included."""
@@ -18,18 +18,18 @@ class Visibility:
     sinks: int = 0
 
     def first(self, p: int) -> int:
-        """The lowest position, sinks aside, that the query at ``p`` sees."""
+        """The lowest position, except sinks, that the query at ``p`` sees."""
         lowest = 0 if self.window is None else max(0, p - self.window + 1)
         return lowest if self.chunk is None else max(lowest, p // self.chunk * self.chunk)
 
     def ranges(self, start: int, stop: int) -> tuple[range, ...]:
-        """The positions that the queries in [start, stop) see together, themselves included."""
+        """The union of the positions that the queries in [start, stop) see, themselves included."""
         lowest = self.first(start)
         sinks = range(min(self.sinks, lowest))
         return (sinks, range(lowest, stop)) if sinks else (range(lowest, stop),)
 
     def mask(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """True where a query sees a key. Both are positions, of shapes that broadcast."""
+        """True where a query sees a key. Both are positions, in shapes that broadcast."""
         near = keys <= queries
         if self.window is not None:
             near = near & (keys > queries - self.window)

@@ -1,4 +1,4 @@
-"""Activation functions by their Hugging Face names."""
+"""Activation functions by Hugging Face name."""
 
 from __future__ import annotations
 

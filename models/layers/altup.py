@@ -1,7 +1,7 @@
 """Alternating updates (AltUp, arXiv:2301.13310): a residual stream several times as wide as the layers.
 
-A streams of the model's width run side by side. A layer computes one of them, the active one; the others follow
-as the token's router decides. Between the first layer and the last, hidden states are ``x_ATM``.
+There are A parallel streams of the model's width. A layer computes one of them, the active one; the others are
+updated with coefficients from a router. Between the first and the last layer, hidden states are ``x_ATM``.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from kvhybrid.models.layers.norm import WideRMSNorm
 
 LEAST_SQUARE = 1e-5
-"""Lower bound of a stream's mean square, so that an empty stream is not scaled up."""
+"""Lower bound of a stream's mean square, so that a zero stream is not scaled up."""
 
 
 class AltUp(nn.Module):
-    """One layer's mixing of the streams: predicts all before the layer runs, and corrects them afterwards."""
+    """One layer's mixing of the streams: predicts all of them before the layer and corrects them afterwards."""
 
     def __init__(self, width: int, streams: int, active: int, eps: float) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class AltUp(nn.Module):
         self.correct_output_scale.fill_(1.0)
 
     def predict(self, x_ATM: Tensor) -> Tensor:
-        """Every stream plus a mixture of all, token by token."""
+        """Every stream plus a per-token mixture of all streams."""
         streams, tokens, _ = x_ATM.shape
         mix_TAA = self.prediction_coefs(self._route(x_ATM[self.active])).view(tokens, streams, streams)
         return x_ATM + torch.einsum("tij,jtm->itm", mix_TAA, x_ATM)
@@ -48,7 +48,7 @@ class AltUp(nn.Module):
 
 
 class Streams(nn.Module):
-    """From the embedding to the streams, and from the streams back to one."""
+    """Expands the embedding into streams, and merges the streams at the end."""
 
     def __init__(self, width: int, streams: int) -> None:
         super().__init__()
@@ -56,12 +56,12 @@ class Streams(nn.Module):
         self.altup_unembed_projections = _projections(width, streams)
 
     def spread(self, x_TM: Tensor) -> Tensor:
-        """``x_ATM``: the embedding, and projections of it that are scaled to the same size."""
+        """The embedding and projections of it, scaled to the same magnitude: ``x_ATM``."""
         others = [_as_large(project(x_TM), x_TM) for project in self.altup_projections]
         return torch.stack((x_TM, *others))
 
     def merge(self, x_ATM: Tensor) -> Tensor:
-        """``x_TM``: the mean of the first stream and of projections of the others, scaled to the same size."""
+        """The mean of the first stream and projections of the others, scaled to the same magnitude: ``x_TM``."""
         first_TM, *rest = x_ATM
         pairs = zip(self.altup_unembed_projections, rest, strict=True)
         others = [_as_large(project(x_TM), first_TM) for project, x_TM in pairs]
@@ -73,6 +73,6 @@ def _projections(width: int, streams: int) -> nn.ModuleList:
 
 
 def _as_large(x_TM: Tensor, model_TM: Tensor) -> Tensor:
-    """``x_TM``, each token scaled to the size of ``model_TM``'s."""
+    """``x_TM`` with each token scaled to the magnitude of the same token in ``model_TM``."""
     wanted_T1 = model_TM.square().mean(-1, keepdim=True).sqrt()
     return x_TM * wanted_T1 / x_TM.square().mean(-1, keepdim=True).clamp(min=LEAST_SQUARE).sqrt()

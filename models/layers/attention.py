@@ -22,7 +22,7 @@ from kvhybrid.specs import (
 class Attention(CachedLayer):
     """Projections, optional norms of queries, keys and values, optional rotation, and a backend for the rest.
 
-    ``sinks`` are the layer's sink logits, one a query head, where it needs them.
+    ``sinks`` are the layer's sink logits, one per query head, if it needs them.
     """
 
     backend: AttentionBackend
@@ -52,8 +52,10 @@ class Attention(CachedLayer):
         self.sinks = nn.Parameter(torch.empty(need.num_heads)) if need.sink_logits else None
 
     def fill(self, generator: torch.Generator) -> None:
-        """In an untrained layer queries are four times the size of keys, so that it picks rather than averages:
-        an average of many tokens hardly changes from one to the next, and the model repeats itself."""
+        """In an untrained layer, queries are four times as large as keys, which makes attention sharp.
+
+        Otherwise it averages many tokens, which hardly changes from token to token, so the model repeats itself.
+        """
         if self.q_norm is None:
             self.q_proj.weight.mul_(4.0)
         else:
@@ -72,7 +74,7 @@ class Attention(CachedLayer):
         name = dtype_name(dtype)
         if visibility.sinks:
             if visibility.window is None or visibility.chunk is not None:
-                raise ValueError(f"layer {self.name}: no spec keeps sinks beside anything but a window")
+                raise ValueError(f"layer {self.name}: sinks are only supported together with a window")
             return SinkWindowSpec(**page, dtype=name, window=visibility.window, sinks=visibility.sinks)
         if visibility.window is not None:
             return SlidingWindowSpec(**page, dtype=name, window=visibility.window)
@@ -87,7 +89,7 @@ class Attention(CachedLayer):
         rotation: Rotation | None = None,
         query_scale_T: Tensor | None = None,
     ) -> Tensor:
-        """``query_scale_T`` multiplies each token's queries, on top of the scale of the scores."""
+        """``query_scale_T`` multiplies each token's queries, in addition to the scale of the scores."""
         q_THD, k_TKD, v_TKD = (
             project(x_TM).view(len(x_TM), -1, self.need.head_size)
             for project in (self.q_proj, self.k_proj, self.v_proj)
@@ -110,6 +112,6 @@ class Attention(CachedLayer):
         return self.project_out(read_THD.flatten(1), x_TM)
 
     def project_out(self, read_TC: Tensor, x_TM: Tensor) -> Tensor:
-        """The layer's output for what its heads have read; ``x_TM`` is the layer's input."""
+        """Project the heads' outputs ``read_TC`` to the layer's output; ``x_TM`` is the layer's input."""
         out_TM: Tensor = self.o_proj(read_TC)
         return out_TM

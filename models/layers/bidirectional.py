@@ -1,4 +1,4 @@
-"""Self-attention of an encoder: every token sees those on both sides of it, and nothing is kept."""
+"""Bidirectional self-attention of an encoder, without a cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUERIES_PER_TILE = 512
 
 @dataclass(frozen=True)
 class EncoderHeads:
-    """The heads of one encoder layer, and what they see."""
+    """The heads of one encoder layer and their window."""
 
     num_heads: int
     num_kv_heads: int
@@ -24,11 +24,11 @@ class EncoderHeads:
     scale: float
     soft_cap: float | None = None
     window: int | None = None
-    """Tokens to each side, so that a token sees ``2 · window + 1``; all where not given."""
+    """Tokens on each side, so that a query attends to ``2 · window + 1``; None: all."""
 
 
 class BidirectionalAttention(nn.Module):
-    """Projections, an optional rotation, and attention over one whole input."""
+    """Projections, optional rotation, and attention over one whole input."""
 
     def __init__(self, heads: EncoderHeads, width: int, *, bias: bool = False) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class BidirectionalAttention(nn.Module):
         return out_TM
 
     def _tile(self, q_HTD: Tensor, k_HTD: Tensor, v_HTD: Tensor, start: int, stop: int) -> Tensor:
-        """What the tokens [start, stop) read of all that any of them sees."""
+        """The attention output of the queries in [start, stop)."""
         window, mask_QL = self.heads.window, None
         first, last = 0, k_HTD.shape[1]
         if window is not None:

@@ -1,4 +1,4 @@
-"""Layers that have a cache, or read that of another layer."""
+"""Layers that have a cache or read the cache of another layer."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from kvhybrid.specs import KVCacheSpec
 
 
 class CachedLayer(nn.Module):
-    """A layer with a name in the cache's layout, a spec, a backend and, once bound, its part of the byte pool."""
+    """A layer with a name in the cache layout, a spec, a backend and, once bound, its views of the byte pool."""
 
     name: str
     backend: Backend
     cache: LayerCache
 
     def spec(self, block_size: int, dtype: torch.dtype) -> KVCacheSpec:
-        """What the layer keeps, in blocks of ``block_size`` tokens and elements of ``dtype``."""
+        """The layer's spec, for blocks of ``block_size`` tokens and elements of ``dtype``."""
         raise NotImplementedError
 
 
 class SharingLayer(nn.Module):
-    """A layer without a cache of its own, and so without a spec: it reads that of the layer called ``source``."""
+    """A layer without its own cache, and so without a spec: it reads the cache of the layer called ``source``."""
 
     source: str
     backend: Backend
@@ -33,13 +33,15 @@ class SharingLayer(nn.Module):
 
 
 def cached_layers(model: nn.Module) -> dict[str, CachedLayer]:
-    """The layers of ``model`` that keep something, by name, in the order of the model."""
+    """The layers of ``model`` that have a cache, by name, in the order of the model."""
     return {layer.name: layer for layer in model.modules() if isinstance(layer, CachedLayer)}
 
 
 def bind_cache(model: nn.Module, caches: Mapping[str, LayerCache]) -> None:
-    """Give every layer its views of the pool, a sharing layer those of its source. ValueError where one is missing
-    or its backend refuses it."""
+    """Give every layer its views of the pool, and a sharing layer those of its source.
+
+    Raises ValueError if views are missing or a backend refuses them.
+    """
     layers = cached_layers(model)
     readers = [layer for layer in model.modules() if isinstance(layer, SharingLayer)]
     missing = [name for name in (*layers, *(reader.source for reader in readers)) if name not in caches]
@@ -54,5 +56,5 @@ def bind_cache(model: nn.Module, caches: Mapping[str, LayerCache]) -> None:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """A torch dtype's name as specs write it."""
+    """The name of a torch dtype in specs, e.g. ``bfloat16``."""
     return str(dtype).removeprefix("torch.")

@@ -10,8 +10,11 @@ from kvhybrid.models.layers.experts import Experts
 
 
 class ClampedExperts(Experts):
-    """Weights are a softmax over the picked experts alone. Everything has a bias, and each expert gives
-    ``down((up + 1) · gate · sigmoid(alpha · gate))``, gate clamped from above and up on both sides."""
+    """The weights are a softmax over the picked experts only. All projections have a bias.
+
+    Each expert computes ``down((up + 1) · gate · sigmoid(alpha · gate))``, with gate clamped from above and up on
+    both sides.
+    """
 
     def __init__(
         self, width: int, inner: int, num_experts: int, top_k: int, *, alpha: float, limit: float

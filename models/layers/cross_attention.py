@@ -14,7 +14,7 @@ from kvhybrid.specs import CrossAttentionSpec, KVCacheSpec
 
 
 class CrossAttention(CachedLayer):
-    """Queries of the decoder's width, keys and values of the encoder's, which are kept once for a request."""
+    """Queries from the decoder; keys and values from the encoder, which are cached once per request."""
 
     backend: CrossBackend
 
@@ -31,7 +31,7 @@ class CrossAttention(CachedLayer):
         self.o_proj = nn.Linear(need.num_heads * need.head_size, width, bias=bias)
 
     def fill(self, generator: torch.Generator) -> None:
-        """As in self-attention: large queries pick from the encoder's tokens rather than average them."""
+        """Large queries make attention sharp, as in self-attention."""
         self.q_proj.weight.mul_(4.0)
 
     def spec(self, block_size: int, dtype: torch.dtype) -> KVCacheSpec:
@@ -43,7 +43,7 @@ class CrossAttention(CachedLayer):
         )
 
     def write(self, states_TM: Tensor, group: GroupBatch) -> None:
-        """Keep the keys and values of encoder tokens, which lie end to end."""
+        """Write the keys and values of the concatenated encoder tokens to the cache."""
         k_TKD, v_TKD = (
             project(states_TM).view(len(states_TM), -1, self.need.head_size)
             for project in (self.k_proj, self.v_proj)

@@ -1,4 +1,4 @@
-"""Mixture of experts: each token passes the few feed-forward layers that a router picks."""
+"""Mixture of experts: a router picks a few feed-forward layers for each token."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kvhybrid.models.layers.activation import Activation
 
 
 def stack_experts(weights: dict[str, Tensor], prefix: str, num_experts: int) -> None:
-    """Replace, in place, ``prefix.0.gate_proj.weight`` and so on, as checkpoints keep experts one by one, by
-    ``prefix.gate_up_proj`` and ``prefix.down_proj``. Where some are missing nothing changes."""
+    """Replace, in place, the separate weights of each expert (``prefix.0.gate_proj.weight``, …) by
+    ``prefix.gate_up_proj`` and ``prefix.down_proj``. If any are missing, nothing changes."""
     for joined, parts in (("gate_up_proj", ("gate_proj", "up_proj")), ("down_proj", ("down_proj",))):
         names = [[f"{prefix}.{expert}.{part}.weight" for part in parts] for expert in range(num_experts)]
         if names and all(name in weights for row in names for name in row):
@@ -21,11 +21,11 @@ def stack_experts(weights: dict[str, Tensor], prefix: str, num_experts: int) -> 
 
 
 class Experts(nn.Module):
-    """``top_k`` of ``num_experts`` gated feed-forward layers, weighed by the router's softmax over all of
-    them; the weights of the picked ones are not scaled to add up to one. No token is ever dropped."""
+    """``top_k`` of ``num_experts`` gated feed-forward layers, weighted by the router's softmax over all experts.
+    The weights of the picked experts are not renormalized, and no token is dropped."""
 
     def __init__(self, width: int, inner: int, num_experts: int, top_k: int, act: Activation) -> None:
-        """Raises ValueError for a ``top_k`` that is not in [1, num_experts]."""
+        """Raises ValueError if ``top_k`` is not in [1, num_experts]."""
         super().__init__()
         if not 1 <= top_k <= num_experts:
             raise ValueError(f"num_experts_per_tok must lie in [1, {num_experts}], the experts, found {top_k}")
@@ -36,14 +36,14 @@ class Experts(nn.Module):
         self.down_proj = nn.Parameter(torch.empty(num_experts, width, inner))
 
     def fill(self, generator: torch.Generator) -> None:
-        """The weights of an untrained layer."""
+        """Initialize an untrained layer."""
         for weight in (self.gate_up_proj, self.down_proj):
             weight.normal_(0.0, weight.shape[-1] ** -0.5, generator=generator)
 
     def forward(self, x_TM: Tensor) -> Tensor:
         shares_TX, chosen_TX = self.route(x_TM)
         chosen_X = chosen_TX.flatten()
-        # One row for every pick of a token, sorted by expert, so that each expert works on one slice.
+        # One row per (token, picked expert), sorted by expert, so that each expert's rows are one slice.
         order_X = chosen_X.argsort(stable=True)
         tokens_X = order_X // self.top_k
         shares_X = shares_TX.flatten()[order_X].to(x_TM.dtype)
@@ -59,12 +59,12 @@ class Experts(nn.Module):
         return out_TM
 
     def route(self, x_TM: Tensor) -> tuple[Tensor, Tensor]:
-        """The shares of the picked experts and their numbers, ``[T, top_k]`` each."""
+        """The weights and indices of the picked experts, ``[T, top_k]`` each."""
         top = self.router(x_TM).softmax(-1, dtype=torch.float32).topk(self.top_k, dim=-1)
         return top.values, top.indices
 
     def weighed(self, expert: int, x_XM: Tensor, shares_X1: Tensor) -> Tensor:
-        """What ``expert`` adds to the tokens that picked it."""
+        """The weighted output of ``expert`` for its tokens."""
         return self.feed(expert, x_XM) * shares_X1
 
     def feed(self, expert: int, x_XM: Tensor) -> Tensor:

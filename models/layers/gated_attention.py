@@ -1,4 +1,4 @@
-"""Self-attention with a gate on what it reads (Qiu et al., arXiv:2505.06708)."""
+"""Self-attention with an output gate (Qiu et al., arXiv:2505.06708)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kvhybrid.models.layers.attention import Attention
 
 
 class GatedAttention(Attention):
-    """Each element that the heads read is multiplied by a sigmoid of a projection of the layer's input."""
+    """The heads' outputs are multiplied elementwise by the sigmoid of a projection of the layer's input."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The gated delta net (Yang, Kautz and Hatamizadeh, arXiv:2412.06464), as Qwen3-Next has it."""
+"""The gated delta net (Yang, Kautz and Hatamizadeh, arXiv:2412.06464), as in Qwen3-Next."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kvhybrid.models.layers.plans import Plans
 from kvhybrid.specs import KVCacheSpec, MambaSpec
 
 UNIT_EPS = 1e-6
-"""Added to the squared length of queries and keys before they are made unit vectors."""
+"""Added to the squared length of queries and keys before normalization."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,24 +32,25 @@ class GatedDeltaSizes:
     conv_width: int = count(4, least=2, key="linear_conv_kernel_dim")
 
     def need(self, layer: str) -> GatedDeltaNeed:
-        """What the layer asks of its backend."""
+        """The layer's requirements."""
         return GatedDeltaNeed(
             layer, self.num_heads, self.num_key_heads, self.key_size, self.value_size, self.conv_width
         )
 
     def ungroup(self, weight: Tensor, parts: list[int]) -> Tensor:
-        """The rows of a projection in the order of the layer: the first part of every key head, then the second, …
+        """Reorder the rows of a projection, which are by key head in checkpoints, to be by part: the first part of
+        every key head, then the second, …
 
-        A checkpoint keeps them key head by key head. ``parts`` has the number of rows of each part.
+        ``parts`` has the number of rows of each part.
         """
         if len(weight) != self.num_key_heads * sum(parts):
-            return weight  # misshapen, which the check of all weights tells better
+            return weight  # misshapen; the check of all weights gives a better message
         grouped = weight.view(self.num_key_heads, sum(parts), *weight.shape[1:])
         return torch.cat([part.flatten(0, 1) for part in torch.split(grouped, parts, dim=1)])
 
 
 class NormThenGate(nn.Module):
-    """``x / rms(x) · weight · silu(gate)`` for each head. ``x`` is float32, and so is what comes out."""
+    """``x / rms(x) · weight · silu(gate)`` for each head. ``x`` and the result are float32."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -57,7 +58,7 @@ class NormThenGate(nn.Module):
         self.weight = nn.Parameter(torch.empty(size))
 
     def fill(self, generator: torch.Generator) -> None:
-        """The weights of an untrained layer."""
+        """Initialize an untrained layer."""
         self.weight.fill_(1.0)
 
     def forward(self, x_THD: Tensor, gate_THD: Tensor) -> Tensor:
@@ -87,7 +88,7 @@ class GatedDeltaNet(CachedLayer):
         self.out_proj = nn.Linear(need.values, width, bias=False)
 
     def fill(self, generator: torch.Generator) -> None:
-        """Fill an untrained layer: decays between 1 and 16, and steps between 0.001 and 0.1."""
+        """Initialize an untrained layer: decays between 1 and 16, and steps between 0.001 and 0.1."""
         self.A_log.copy_((1.0 + 15.0 * torch.rand(self.need.num_heads, generator=generator)).log())
         step = 0.001 * 100.0 ** torch.rand(self.need.num_heads, generator=generator)
         self.dt_bias.copy_(step.expm1().log())

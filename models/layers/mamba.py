@@ -24,7 +24,7 @@ class MambaSizes:
     """The ``mamba_`` keys of a Hugging Face config."""
 
     expand: int = count(2, key="mamba_expand")
-    """Channels per element of the model's width."""
+    """Inner width divided by the model's width."""
     state_size: int = count(16, key="mamba_d_state")
     conv_width: int = count(4, least=2, key="mamba_d_conv")
     given_dt_rank: int | None = optional_or("auto", count(key="mamba_dt_rank"))
@@ -44,7 +44,7 @@ class DepthwiseConv(nn.Module):
         self.bias = nn.Parameter(torch.empty(channels)) if bias else None
 
     def fill(self, generator: torch.Generator) -> None:
-        """The weights of an untrained layer."""
+        """Initialize an untrained layer."""
         self.weight.normal_(0.0, self.weight.shape[-1] ** -0.5, generator=generator)
         if self.bias is not None:
             self.bias.zero_()
@@ -76,7 +76,7 @@ class MambaMixer(CachedLayer):
         self.c_layernorm = RMSNorm(need.state_size, norm_eps)
 
     def fill(self, generator: torch.Generator) -> None:
-        """Fill an untrained layer: decays of 1 … R, and steps between 0.001 and 0.1."""
+        """Initialize an untrained layer: decays of 1 … R, and steps between 0.001 and 0.1."""
         self.A_log.copy_(torch.arange(1, self.need.state_size + 1).log().expand_as(self.A_log))
         self.D.fill_(1.0)
         spread = torch.rand(self.need.channels, generator=generator)

@@ -22,7 +22,7 @@ from kvhybrid.specs import KVCacheSpec, MambaSpec
 
 
 def _step_limit(found: Any) -> float:
-    """An end of ``time_step_limit``; an infinite one may be spelt as a string or, by transformers, as a dict."""
+    """A bound in ``time_step_limit``; infinity may be a string or, as transformers saves it, a dict."""
     value = float(found["__float__"] if isinstance(found, Mapping) else found)
     if isnan(value):
         raise ValueError
@@ -34,7 +34,7 @@ class Mamba2Sizes:
     """The ``mamba_`` keys of a Hugging Face config, with the defaults of Bamba and Granite."""
 
     expand: int = count(2, key="mamba_expand")
-    """Channels per element of the model's width."""
+    """Inner width divided by the model's width."""
     num_heads: int = count(128, key="mamba_n_heads")
     given_head_size: int | None = optional_or("auto", count(key="mamba_d_head"))
     num_groups: int = count(1, key="mamba_n_groups")
@@ -43,10 +43,10 @@ class Mamba2Sizes:
     conv_bias: bool = flag(True, key="mamba_conv_bias")
     proj_bias: bool = flag(False, key="mamba_proj_bias")
     step_limits: tuple[float, ...] | None = listed(value("a number", _step_limit), key="time_step_limit")
-    """Each token's step size is kept within; any where None."""
+    """Bounds of each token's step size; None: unbounded."""
 
     def need(self, layer: str, width: int) -> Mamba2Need:
-        """What the layer asks of its backend, in a model of ``width``. ValueError where the sizes do not fit."""
+        """The layer's requirements, in a model of ``width``. Raises ValueError for inconsistent sizes."""
         inner, heads = self.expand * width, self.num_heads
         head_size = self.given_head_size or inner // heads
         if head_size * heads != inner:
@@ -66,9 +66,9 @@ class Mamba2Sizes:
 
 
 class GatedRMSNorm(nn.Module):
-    """``x · silu(gate)``, then ``x / rms(x) · weight`` with a mean of its own for each group of channels.
+    """``x · silu(gate)``, then ``x / rms(x) · weight`` with a separate mean for each group of channels.
 
-    ``x`` is float32, and so is what comes out.
+    ``x`` and the result are float32.
     """
 
     def __init__(self, size: int, num_groups: int, eps: float) -> None:
@@ -78,7 +78,7 @@ class GatedRMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(size))
 
     def fill(self, generator: torch.Generator) -> None:
-        """The weights of an untrained layer."""
+        """Initialize an untrained layer."""
         self.weight.fill_(1.0)
 
     def forward(self, x_TC: Tensor, gate_TC: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ class Mamba2Mixer(CachedLayer):
         self.out_proj = nn.Linear(need.inner, width, bias=sizes.proj_bias)
 
     def fill(self, generator: torch.Generator) -> None:
-        """Fill an untrained layer: decays between 1 and 16, and steps between 0.001 and 0.1."""
+        """Initialize an untrained layer: decays between 1 and 16, and steps between 0.001 and 0.1."""
         self.A_log.copy_((1.0 + 15.0 * torch.rand(self.need.num_heads, generator=generator)).log())
         self.D.fill_(1.0)
         step = 0.001 * 100.0 ** torch.rand(self.need.num_heads, generator=generator)

@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation."""
+"""Root-mean-square normalization."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 class RMSNorm(nn.Module):
     """``x / rms(x) · weight`` over the last axis, computed in float32.
 
-    Jamba and most families round before they multiply by the weight.
+    The result is rounded to the input's dtype before it is multiplied by the weight, as in most families.
     """
 
     def __init__(self, size: int, eps: float) -> None:
@@ -18,7 +18,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(size))
 
     def fill(self, generator: torch.Generator) -> None:
-        """The weights of an untrained layer."""
+        """Initialize an untrained layer."""
         self.weight.fill_(1.0)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -21,11 +21,11 @@ class _Part:
 
 @dataclass(frozen=True)
 class PartialRope:
-    """Turns the first elements of each head and leaves the others as they are.
+    """Rotates the first elements of each head and leaves the others unchanged.
 
-    Checkpoints pair the turned elements among themselves, `rotate` pairs the first half of a head with the
-    second. So the rows of the query and key projections are put in another order, the same for both, in which
-    each pair lies half a head apart. Scores are sums over a head, and do not change.
+    Checkpoints pair the rotated elements among themselves, while `rotate` pairs the first half of a head with the
+    second. So the rows of the query and key projections are reordered, in the same way, to place the elements of a
+    pair half a head apart. Scores are sums over a head, so they do not change.
     """
 
     turned: Rope
@@ -35,7 +35,7 @@ class PartialRope:
     def from_parameters(
         cls, head_size: int, parameters: Mapping[str, Any], base: float, part: float, where: str
     ) -> PartialRope:
-        """From a Hugging Face rope dict, see `read_rope`; by default ``part`` of a head turns."""
+        """From a Hugging Face rope dict, see `read_rope`; ``part`` is the default share of a head that rotates."""
         part = read_keys(_Part, {"partial_rotary_factor": part, **parameters}, where).partial_rotary_factor
         size = int(head_size * part)
         if size % 2 or head_size % 2 or not 0 < size <= head_size:
@@ -51,9 +51,9 @@ class PartialRope:
         return _halves(cos_TR, still_TR + 1), _halves(sin_TR, still_TR)
 
     def reorder(self, weight: Tensor) -> Tensor:
-        """The rows of a query or key projection's weight or bias, as the layer keeps them."""
+        """Reorder the rows of a query or key projection's weight or bias."""
         if len(weight) % self.head_size:
-            return weight  # misshapen, which the check of all weights tells better
+            return weight  # misshapen; the check of all weights gives a better message
         half, turned = self.turned.head_size // 2, self.turned.head_size
         middle = (turned + self.head_size) // 2
         parts = (range(half), range(turned, middle), range(half, turned), range(middle, self.head_size))

@@ -1,4 +1,4 @@
-"""Per-layer embeddings (Gemma 3n): each layer has a small embedding of the token for itself.
+"""Per-layer embeddings (Gemma 3n): each layer has its own small embedding of each token.
 
 N is the number of layers, I the width of their inputs.
 """
@@ -13,7 +13,7 @@ from kvhybrid.models.layers.norm import WideRMSNorm
 
 
 class PerLayerInputs(nn.Module):
-    """Each layer's additional input: its own embedding of each token, and a projection of the common one."""
+    """Each layer's additional input: its own embedding of each token plus a projection of the shared embedding."""
 
     def __init__(self, vocab_size: int, width: int, layers: int, layer_width: int, eps: float) -> None:
         super().__init__()
@@ -22,14 +22,14 @@ class PerLayerInputs(nn.Module):
         self.per_layer_projection_norm = WideRMSNorm(layer_width, eps)
 
     def forward(self, token_ids_T: Tensor, x_TM: Tensor) -> Tensor:
-        """``inputs_TNI`` of the tokens and of their embeddings ``x_TM``."""
+        """``inputs_TNI`` for the tokens and their embeddings ``x_TM``."""
         layer_width = self.per_layer_projection_norm.weight.shape[0]
 
         def factor(value: float) -> Tensor:
-            # Factors are rounded to the weights' type first, as in training.
+            # Factors are rounded to the dtype of the weights first, as in training.
             return torch.tensor(value, dtype=x_TM.dtype, device=x_TM.device)
 
-        # Tokens beyond this vocabulary, which is smaller than the model's, count as token 0.
+        # Tokens outside of this vocabulary, which is smaller than the model's, use the embedding of token 0.
         known_T = torch.where(token_ids_T < self.embed_tokens_per_layer.num_embeddings, token_ids_T, 0)
         own_TNI = (self.embed_tokens_per_layer(known_T) * factor(layer_width**0.5)).unflatten(1, (-1, layer_width))
         common_TF = self.per_layer_model_projection(x_TM) * factor(x_TM.shape[-1] ** -0.5)

@@ -1,4 +1,4 @@
-"""Index tensors of one batch, shared by the layers that need the same ones."""
+"""Backend plans (index tensors) of one batch, shared between layers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kvhybrid.models.base import ForwardBatch, GroupBatch
 
 
 class Plans:
-    """One batch and the plans made for it so far. Lives as long as one forward pass."""
+    """One batch and the plans made for it so far. Lives for one forward pass."""
 
     def __init__(self, batch: ForwardBatch) -> None:
         self.batch = batch
-        # Groups are kept beside their plans, so that an id never passes to another group.
+        # Keeps a reference to each group, so that its id is not reused for another group.
         self._made: dict[Hashable, tuple[GroupBatch, Any]] = {}
 
     def plan(self, layer: str, backend: Backend) -> Any:

@@ -1,4 +1,4 @@
-"""An embedding that is scaled to the size of hidden states."""
+"""An embedding scaled to the magnitude of hidden states."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ class ScaledEmbedding(nn.Embedding):
     def forward(self, input: Tensor) -> Tensor:
         """``x_TM`` of token ids."""
         x_TM = super().forward(input)
-        # The factor is rounded to the weights' type first, as in training.
+        # The factor is rounded to the dtype of the weights first, as in training.
         return x_TM * x_TM.new_tensor(self.embedding_dim**0.5)

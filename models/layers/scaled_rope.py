@@ -1,4 +1,4 @@
-"""Rotary embeddings stretched beyond the length that a model was first trained on, frequency by frequency."""
+"""Rotary embeddings extended beyond the original training length by scaling each frequency."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from kvhybrid.models.layers.rope import Rope, Rotation
 
 @dataclass(frozen=True, kw_only=True)
 class Llama3Rope(Rope):
-    """Llama 3.1's: slow pairs are divided by ``factor``, fast ones are left, with a ramp between.
+    """Llama 3.1's: slow frequencies are divided by ``factor``, fast ones are unchanged, with a ramp in between.
 
-    A pair's speed is counted in turns over ``original_len`` positions.
+    Frequencies are in turns per ``original_len`` positions.
     """
 
     original_len: int
     low: float
-    """Turns up to which a pair is slow."""
+    """Frequencies up to this many turns are slow."""
     high: float
-    """Turns from which a pair is fast."""
+    """Frequencies from this many turns are fast."""
 
     def frequencies(self, device: torch.device) -> Tensor:
         plain = Rope(self.head_size, self.base).frequencies(device)
@@ -37,17 +37,17 @@ class Llama3Rope(Rope):
 
 @dataclass(frozen=True, kw_only=True)
 class YarnRope(Rope):
-    """YaRN (arXiv:2309.00071): a ramp over the pairs' numbers, and larger queries and keys."""
+    """YaRN (arXiv:2309.00071): a ramp over the indices of the pairs, and larger queries and keys."""
 
     original_len: int
     fast: float
-    """Turns over ``original_len`` positions from which a pair is left as it is."""
+    """Pairs with at least this many turns over ``original_len`` positions are unchanged."""
     slow: float
-    """Turns up to which a pair is divided by ``factor``."""
+    """Pairs with at most this many turns have their frequency divided by ``factor``."""
     truncate: bool
-    """Whether the ramp starts and ends on whole pairs."""
+    """Whether the ends of the ramp are rounded to whole indices."""
     amplitude: float
-    """Cosines and sines are multiplied by it."""
+    """Factor on cosines and sines."""
 
     def frequencies(self, device: torch.device) -> Tensor:
         plain = Rope(self.head_size, self.base).frequencies(device)
@@ -64,13 +64,13 @@ class YarnRope(Rope):
         return (cos_TD * self.amplitude).to(dtype), (sin_TD * self.amplitude).to(dtype)
 
     def _pair(self, turns: float) -> float:
-        """The number, not rounded, of the pair that turns ``turns`` times over ``original_len`` positions."""
+        """The fractional index of the pair that turns ``turns`` times over ``original_len`` positions."""
         return self.head_size * log(self.original_len / (turns * 2 * pi)) / (2 * log(self.base))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RopeKeys:
-    """The keys of a Hugging Face rope dict, of any type."""
+    """The keys of a Hugging Face rope dict, for all rope types."""
 
     rope_type: str | None = optional(text(None))
     type: str | None = optional(text(None))
@@ -93,16 +93,15 @@ NEEDED = {
     "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
     "yarn": ("factor", "original_max_position_embeddings"),
 }
-"""The types of rope, and the keys that each requires."""
+"""The supported rope types and the keys that each requires."""
 
 
 def read_rope(head_size: int, parameters: Mapping[str, Any], base: float, where: str = "rope_parameters.") -> Rope:
     """The rope of a Hugging Face rope dict.
 
-    ``base`` is that of a dict without ``rope_theta``. Messages put ``where`` before the names of keys.
+    ``base`` is the default of ``rope_theta``. In messages, ``where`` precedes the names of keys.
 
-    Raises ValueError for a type that is not in `NEEDED`, for a key that the type needs and the dict lacks, and for
-    values that no rope can have.
+    Raises ValueError for a type that is not in `NEEDED`, for missing keys and for invalid values.
     """
     keys = read_keys(RopeKeys, parameters, where)
     kind = keys.rope_type or keys.type or "default"
@@ -145,7 +144,7 @@ def read_rope(head_size: int, parameters: Mapping[str, Any], base: float, where:
 
 
 def _amplitude(keys: RopeKeys, factor: float) -> float:
-    """``attention_factor`` where given, else the paper's, which grows with the logarithm of ``factor``."""
+    """``attention_factor`` if given, else the paper's, which grows with the logarithm of ``factor``."""
     if keys.attention_factor is not None:
         return float(keys.attention_factor)
 

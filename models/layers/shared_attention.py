@@ -12,9 +12,9 @@ from kvhybrid.models.layers.rope import Rotation, rotate
 
 
 class SharedAttention(SharingLayer):
-    """Queries of its own over the cache of the layer called ``source``, which has run on the batch before.
+    """Only has queries; keys and values are those of the layer called ``source``, which runs before it.
 
-    ``need`` asks for a shared cache, and for the visibility, key/value heads and head size of the source.
+    ``need`` must have ``shared_cache`` and the visibility, key/value heads and head size of the source.
     """
 
     backend: AttentionBackend

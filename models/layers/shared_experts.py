@@ -1,4 +1,4 @@
-"""A mixture of experts with one expert that every token passes, as in the Qwen families."""
+"""A mixture of experts with a shared expert, as in the Qwen families."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvhybrid.models.layers.mlp import GatedMLP
 
 
 class SharedExperts(Experts):
-    """`Experts`, and beside them a shared one whose part each token sets by the sigmoid of one logit.
+    """`Experts` plus a shared expert, weighted for each token by the sigmoid of one logit.
 
     ``normalised``: the weights of the picked experts are scaled to add up to one.
     """

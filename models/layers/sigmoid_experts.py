@@ -11,8 +11,10 @@ from kvhybrid.models.layers.mlp import GatedMLP
 
 
 class SigmoidExperts(Experts):
-    """A picked expert reads the token scaled by the sigmoid of the router's logit; what it gives is not scaled.
-    One shared expert reads every token as it is."""
+    """The input of a picked expert, not its output, is scaled by the sigmoid of the router's logit.
+
+    A shared expert gets every token unscaled.
+    """
 
     def __init__(self, width: int, inner: int, num_experts: int, top_k: int, act: Activation) -> None:
         super().__init__(width, inner, num_experts, top_k, act)

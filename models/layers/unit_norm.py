@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation without a weight."""
+"""Root-mean-square normalization without a weight."""
 
 from __future__ import annotations
 

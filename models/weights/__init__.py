@@ -1,6 +1,6 @@
-"""Trained weights that come with the package: Hugging Face checkpoint folders, chosen by name.
+"""Trained weights that come with the package: Hugging Face checkpoint folders, selected by name.
 
-``runs/train_tiny`` trained them; a token is a byte of text in UTF-8.
+``runs/train_tiny`` trained them; a token is one byte of UTF-8 text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def names() -> list[str]:
 
 
 def folder_of(name: str) -> Path:
-    """The checkpoint folder of the model called ``name``. Raises ValueError for one that does not come with us."""
+    """The checkpoint folder of the model called ``name``. Raises ValueError for an unknown name."""
     if name not in names():
         raise ValueError(f"no weights called {name!r} come with kvhybrid; accepted: {', '.join(names())}")
     return HERE / name

@@ -42,10 +42,10 @@ def test_a_folder_that_another_process_fills_is_refused_and_left_alone(tmp_path:
     with another_process(folder.path):
         assert folder.outcome() == {
             "status": "running",
-            "reason": "another process is filling the folder",
+            "reason": "another process is writing to the folder",
             "overrides": ["seed=1"],
         }
-        with pytest.raises(FolderTakenError, match="another process is filling the run folder"), folder.claimed():
+        with pytest.raises(FolderTakenError, match="another process is writing to the run"), folder.claimed():
             pass
         assert [place.name for place in folder.path.iterdir()] == [CLAIM]
 
@@ -113,7 +113,7 @@ def test_a_foreign_file_is_never_claimed_for_a_run(tmp_path: Path) -> None:
 
 def test_a_place_that_can_hold_no_folder_is_an_error_of_output(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match="cannot be made"), RunFolder(tmp_path / "file" / "run").claimed():
+    with pytest.raises(OutputError, match="cannot be created"), RunFolder(tmp_path / "file" / "run").claimed():
         pass
 
 

@@ -80,7 +80,7 @@ def test_an_untrained_model_generates_varied_tokens() -> None:
     [
         ({"mlp_bias": True}, "mlp_bias"),
         ({"mamba_n_heads": 5}, r"must be 96.*found 5 · 16"),
-        ({"mamba_n_groups": 4}, r"layers\.0\.mamba: 6 heads cannot be shared out among 4 groups"),
+        ({"mamba_n_groups": 4}, r"layers\.0\.mamba: 6 heads cannot be divided evenly among 4 groups"),
         ({"rope_parameters": {"partial_rotary_factor": 0.1}}, r"partial_rotary_factor .* 16 .*found 0\.1"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "'yarn'"),
     ],

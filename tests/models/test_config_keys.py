@@ -145,7 +145,7 @@ def test_a_config_of_any_other_values_is_read_or_refused_but_never_fails(model_t
 def test_sizes_that_no_machine_can_hold_are_refused_before_any_weights_are_read(tmp_path: Path) -> None:
     sizes = {"hidden_size": 2**31 - 1, "intermediate_size": 2**31 - 1, "head_dim": 2}
     (tmp_path / "config.json").write_text(json.dumps({**CONFIGS["gemma2"], "model_type": "gemma2", **sizes}))
-    with pytest.raises(ValueError, match="no model can be made of the sizes in the config: "):
+    with pytest.raises(ValueError, match="no model can be built with the sizes in the config: "):
         load_model(tmp_path)
 
 

@@ -261,10 +261,10 @@ def test_config_that_the_family_cannot_follow_is_refused(changes: dict[str, Any]
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"layer_types": ["conv", "full_attention", "conv"]}, "that no family here has: conv"),
+        ({"layer_types": ["conv", "full_attention", "conv"]}, "that no family supports: conv"),
         (
             {"text_config": {"layer_types": ["sliding_attention"]}},
-            "with all its kinds of layers: sliding_attention",
+            "all its layer types are supported by families: sliding_attention",
         ),
         ({}, r"whisper; a family is one file of yours, see docs/add-a-model\.md; installed as plug-ins "),
     ],

@@ -54,5 +54,5 @@ def test_what_is_kept_follows_what_is_seen() -> None:
 
 
 def test_a_model_without_windows_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"no layers with a window"):
+    with pytest.raises(ValueError, match=r"the model has no window layers"):
         change_windows(model_from_hf(tiny("jamba")), 4)

@@ -68,6 +68,8 @@ class KVCacheCoordinator:
         self.managers, self.pools, self.place = self.groups.managers, self.groups.pools, self.groups.place
         self.pool = self.pools[0]
         self.index = PrefixIndex(room=max(1 << 16, 4 * config.num_blocks))
+        for pool in self.pools:
+            pool.info.index = self.index
         self.tables: dict[str, RequestTables] = {}
         """By request id, what every request holds."""
         self.deferred: list[RequestTables] = []

@@ -12,6 +12,7 @@ from kvhybrid.cache.blocks import KVCacheBlocks
 from kvhybrid.cache.config import KVCacheConfig
 from kvhybrid.cache.coordinators.allocation import Allocation
 from kvhybrid.cache.coordinators.request_tables import RequestTables
+from kvhybrid.cache.request import Request
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.eviction.base import MakeOrder
@@ -111,6 +112,7 @@ class Groups:
         """Free the blocks that no token from ``settled`` on reads."""
         spans = [manager.dead(table, settled) for manager, table in held.pairs]
         if any(spans):
+            self._releases_for(held.owner, is_end=False)
             for c, rows in self.batches:
                 if spans[c]:
                     self.managers[c].drop(held.tables[c], rows, spans[c])
@@ -258,12 +260,19 @@ class Groups:
                     ends.extend(chain.from_iterable(self.managers[c].pending_copies[i]))
                     self.managers[c].pending_copies[i].clear()
             if ends:
+                pool.info.request = None
                 pool.release(np.array(ends, np.int32))
 
     # ---- freeing, dropping keys
 
+    def _releases_for(self, request: Request, is_end: bool) -> None:
+        """Let orders of reuse know whose blocks they get."""
+        for pool in self.pools:
+            pool.info.request, pool.info.is_end = request, is_end
+
     def release(self, held: RequestTables) -> None:
         """Release every block of ``held``, each group's tail first."""
+        self._releases_for(held.owner, is_end=True)
         for c, rows in self.batches:
             self.managers[c].release(held.tables[c], rows)
 

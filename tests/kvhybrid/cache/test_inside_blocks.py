@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
@@ -25,9 +25,9 @@ from kvhybrid.specs import (
     KVCacheSpec,
     MambaSpec,
     SuffixSpec,
+    register_spec,
     registry,
 )
-from tests.kvhybrid.distributions import isolate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +52,9 @@ class OtherStateSpec(MambaSpec):
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    isolate(monkeypatch, registry)
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     for spec in (TwoChunksSpec, OtherStateSpec):
-        registry.register(spec.kind)(spec)
+        register_spec(spec)
 
 
 def watched(*specs: KVCacheSpec, unit: int) -> KVCacheManager:
@@ -176,17 +176,9 @@ class LosesCauses(SingleTypeKVCacheManager):
         raise IndexError("a mistake in causes alone")
 
 
-@dataclass(frozen=True, kw_only=True)
-class UncountedSpec(TwoChunksSpec):
-    """Its manager makes a mistake that shows only where causes are recorded."""
-
-    kind: ClassVar[str] = "uncounted"
-    manager: ClassVar[str | type[Any] | None] = LosesCauses
-
-
-def test_a_fault_in_what_is_recorded_is_found() -> None:
-    registry.register("uncounted")(UncountedSpec)
-    findings = list(examine(Subject("here", (UncountedSpec(block_size=4),)), 0, 40))
+def test_a_fault_in_what_is_recorded_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TwoChunksSpec, "manager", f"{__name__}:LosesCauses", raising=False)
+    findings = list(examine(Subject("here", (TwoChunksSpec(block_size=4),)), 0, 40))
     (broken,) = [finding for finding in findings if finding.passed is False]
     assert broken.check == "exceptions"
     assert "a mistake in causes alone" in broken.text

@@ -181,7 +181,7 @@ class TestBrokenManagers:
         assert "raised RuntimeError: a table of three blocks is too much for me" in line
         assert "was rolled back" in line
         assert "(broken_specs.py:" in line
-        assert "leaves this behind" not in line
+        assert "afterwards" not in line
 
     def test_a_state_that_is_read_before_it_is_written_is_found(self, capsys: Capture) -> None:
         target = register(broken_specs.State, broken_specs.AdoptsTooEarly)

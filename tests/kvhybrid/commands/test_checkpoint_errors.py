@@ -36,7 +36,7 @@ COUNT = r"must be an integer from 1 to \d+"
         ({"hidden_size": "32"}, rf"hidden_size {COUNT}, found '32'"),
         ({"hidden_size": None}, rf"hidden_size {COUNT}, found null"),
         ({"hidden_size": 10**30}, rf"hidden_size {COUNT}, found 10{{30}}"),
-        ({"hidden_size": 2**31 - 2, "intermediate_size": 2**31 - 1}, "no model can be made of the sizes in the"),
+        ({"hidden_size": 2**31 - 2, "intermediate_size": 2**31 - 1}, "no model can be built with the sizes in"),
         ({"num_hidden_layers": 0}, rf"num_hidden_layers {COUNT}, found 0"),
         ({"num_hidden_layers": 2**31 - 1}, "num_hidden_layers must be at most 10000, found 2147483647"),
         ({"num_key_value_heads": 3}, "num_attention_heads must be a multiple of num_key_value_heads = 3"),

@@ -108,7 +108,7 @@ def test_a_model_that_retention_cannot_thin_out_is_a_refused_row(
         ([], ["trace.path is missing: give trace.path=VALUE"]),
         (
             ["trace.path=nothing"],
-            ["trace.path: nothing: cannot be read: No such file", "accepted: a file with one JSON object a line"],
+            ["trace.path: nothing: cannot be read: No such file", "accepted: a file with one JSON object per"],
         ),
         ([TRACE, "trace.limt=3"], ["trace.limt: no such key; did you mean trace.limit?"]),
         ([TRACE, "cache=lama"], ["cache=lama: no such choice; did you mean cache=llama?"]),

@@ -76,7 +76,7 @@ BREAKS: list[tuple[str, Break, str]] = [
     ("a block of another group", lambda m: m.block_pool.group_of.__setitem__(1, 1), "the block does not have"),
     ("a key without a prefix", key_under_nothing, "which has no prefix"),
     ("keys without caching", lambda m: setattr(m, "enable_caching", False), "and caching is off"),
-    ("a wrong statistic", lambda m: m.block_pool.counts.__setitem__((1, 0), 9), "is said to have 9 cached blocks"),
+    ("a wrong statistic", lambda m: m.block_pool.counts.__setitem__((1, 0), 9), "reports 9 cached blocks"),
     ("a block twice", lambda m: put(m, 0, 2, 1), "in group 0 holds a block twice"),
     ("too long a table", lambda m: setattr(m, "max_model_len", 8), "more entries than the longest request"),
 ]

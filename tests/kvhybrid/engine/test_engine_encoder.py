@@ -264,7 +264,7 @@ def refused(engine: Engine, said: str, **given: Any) -> None:
 
 def test_a_wrong_encoder_input_is_refused_by_name(task: Task) -> None:
     engine = task.engine(max_encoder_tokens=22)
-    refused(engine, "request 'r': this model reads an encoder; give the request an encoder_input", request_id="r")
+    refused(engine, "request 'r': this model has an encoder and needs an encoder_input", request_id="r")
     refused(engine, "request 'r': encoder_input must be a .*, found dict", request_id="r", encoder_input={})
     long = task.inputs[-1]
     tokens = 23 if isinstance(long, torch.Tensor) else 24
@@ -276,7 +276,7 @@ def test_as_many_encoder_inputs_as_prompts_are_wanted(task: Task) -> None:
     engine = task.engine()
     with pytest.raises(ValueError, match="8 prompts need as many encoder inputs, found 7"):
         engine.generate(task.prompts, encoder_inputs=task.inputs[:7])
-    with pytest.raises(ValueError, match="give the request an encoder_input"):
+    with pytest.raises(ValueError, match="needs an encoder_input"):
         engine.generate(task.prompts)
     assert_nothing_is_held(engine)
 
@@ -307,5 +307,5 @@ def test_the_run_verb_says_that_it_has_no_encoder_inputs(
     capsys.readouterr()
     assert main(["run", "model=hf", "model.path=model", "workload=random"]) == 2
     [line] = capsys.readouterr().err.strip().splitlines()
-    assert re.search("Whisper reads an encoder, and this verb has no encoder inputs to give", line)
+    assert re.search("Whisper needs encoder inputs, which this verb does not support", line)
     assert [place.name for place in tmp_path.iterdir()] == ["model"]

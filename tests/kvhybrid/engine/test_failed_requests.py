@@ -82,7 +82,7 @@ def test_it_ends_with_an_error_that_names_it_and_the_others_get_their_tokens(
     with Poison(model, value):
         tokens, failed = generated(["one", "ill", "two"])
     assert tokens == {**expected, "ill": []}
-    assert failed == {"ill": "request 'ill': the model gave logits that are not finite (NaN or infinite)"}
+    assert failed == {"ill": "request 'ill': the model returned logits that are not finite (NaN or infinite)"}
 
 
 def test_none_of_its_keys_stays(model: HybridModel) -> None:
@@ -156,6 +156,6 @@ def test_the_quality_of_a_model_without_finite_logits_is_refused(tmp_path: Path)
         quality=QualitySettings(bytes=64),
         tracking={},
     )
-    with pytest.raises(InputError, match="quality: the model gave logits that are not finite"):
+    with pytest.raises(InputError, match="quality: the model's logits are not finite"):
         run(settings, tmp_path / "out")
     assert not (tmp_path / "out").exists()

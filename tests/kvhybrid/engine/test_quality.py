@@ -213,7 +213,7 @@ def test_the_file_to_measure_is_read_before_anything_is_written(tmp_path: Path) 
 
 
 def test_a_pool_too_small_for_an_excerpt_says_that_the_excerpt_is_the_longest(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"quality.excerpt_bytes=128; quality=none measures none"):
+    with pytest.raises(InputError, match=r"quality.excerpt_bytes=128; quality=none skips the measurement"):
         run(settings(pool=PoolSettings(num_blocks=5)), tmp_path / "run")
 
 

@@ -54,7 +54,7 @@ def test_a_folder_of_configs_may_be_named_behind_an_override(
         (["--multi"], "unrecognized arguments: --multi"),
         (["-m", "--run"], "Only one of --run, --multirun"),
         (["--resolve"], "--resolve flag can only be used in conjunction with --cfg"),
-        (["--package", "pool"], "--package is accepted beside --cfg only"),
+        (["--package", "pool"], "--package is only accepted with --cfg"),
         (["--experimental-rerun", "x.pickle"], "is not accepted, since it unpickles a file"),
         (["name='\udcff'"], "not UTF-8 text"),
         (["pool.num_blocks=" + "9" * 5_000], "cannot read pool.num_blocks=999"),

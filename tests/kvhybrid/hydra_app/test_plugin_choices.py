@@ -57,8 +57,8 @@ class Crashing(Random):
 
 
 class Half(LRU):
-    def __init__(self, release_of, share: float = 0.5) -> None:
-        super().__init__(release_of)
+    def __init__(self, blocks, share: float = 0.5) -> None:
+        super().__init__(blocks)
         self.share = share
 
 

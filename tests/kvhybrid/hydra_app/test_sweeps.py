@@ -171,6 +171,19 @@ def test_a_job_of_another_configuration_is_left_alone(tmp_path: Path, capsys: py
     assert statuses(tmp_path) == {"0": "done", "1": "done"}
 
 
+def test_a_job_that_is_refused_says_why_this_time_and_leaves_a_result_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sweep(tmp_path, "scheduler.watermark=2,0.5") == 2
+    result = (tmp_path / "1" / "summary.json").read_text()
+    capsys.readouterr()
+    assert sweep(tmp_path, "scheduler.watermark=3,0.5") == 2
+    assert jobs_in(tmp_path)["0"]["reason"] == "scheduler.watermark must lie in [0, 1), found 3.0"
+    assert sweep(tmp_path, "scheduler.watermark=3,4") == 2
+    assert "scheduler.watermark must lie in [0, 1), found 4.0" in capsys.readouterr().err
+    assert (tmp_path / "1" / "summary.json").read_text() == result
+
+
 def test_a_job_that_another_process_runs_is_left_to_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with RunFolder(tmp_path / "0").claimed(["pool.num_blocks=20"]):
         code = "from kvhybrid.cli import main; import sys; sys.exit(main(sys.argv[1:]))"
@@ -178,7 +191,7 @@ def test_a_job_that_another_process_runs_is_left_to_it(tmp_path: Path, capsys: p
         done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
         assert [place.name for place in (tmp_path / "0").iterdir()] == [".running"]
     assert done.returncode == 2
-    assert f"another process is filling the run folder {tmp_path / '0'}" in done.stderr
+    assert f"another process is writing to the run folder {tmp_path / '0'}" in done.stderr
     assert statuses(tmp_path) == {"0": "running", "1": "done"}
 
 

@@ -352,7 +352,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("memory", [-1, 0, 2_097_152, 2 * 2_097_152 - 1])
     def test_nothing_is_left_beside_the_null_block(self, memory: int) -> None:
-        with pytest.raises(PlanningError, match=f"no memory left.*{memory} bytes.*takes 2097152 bytes"):
+        with pytest.raises(PlanningError, match=f"no memory for the cache.*{memory} bytes.*takes 2097152 bytes"):
             plan(LLAMA_3_8B, memory=memory)
 
     @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ class TestErrors:
         [
             ({"memory_bytes": GIB}, "exactly one"),
             ({"num_blocks": None}, "exactly one"),
-            ({"num_blocks": 1}, "no memory left.*num_blocks = 1"),
+            ({"num_blocks": 1}, "no memory for the cache.*num_blocks = 1"),
             ({"max_model_len": 0}, "max_model_len must be at least 1, found 0"),
             ({"max_in_flight_tokens": 0}, "max_in_flight_tokens must be at least 1"),
             ({"page_multiple": 0}, "page_multiple must be at least 1"),

@@ -51,7 +51,7 @@ def test_outputs_can_be_capped() -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("{", ["found no JSON", "accepted: one JSON object a line"]),
+        ("{", ["not JSON", "accepted: one JSON object per line"]),
         ("[1]", ["found [1]", "accepted: a JSON object"]),
         (
             {**LINE, "input_length": "many"},
@@ -66,7 +66,7 @@ def test_outputs_can_be_capped() -> None:
         ({**LINE, "hash_ids": 5}, ["hash_ids: found 5", "a list of whole numbers"]),
         ({**LINE, "hash_ids": [70, 3]}, ["hash_ids: found 2 ids; accepted: 3, which is ceil(1100 / 512)"]),
         ({**LINE, "hash_ids": [70, "x", 9]}, ['hash_ids[1]: found "x"; accepted: a whole number']),
-        ({**LINE, "hash_ids": [70, 9, 3]}, ["hash_ids[1]: found 9 after another id than before"]),
+        ({**LINE, "hash_ids": [70, 9, 3]}, ["hash_ids[1]: found 9 after a different id than before"]),
         ({"timestamp": 0}, ["input_length: found nothing", "accepted: the keys timestamp, input_length"]),
     ],
 )

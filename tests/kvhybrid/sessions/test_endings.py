@@ -148,7 +148,7 @@ def test_a_second_process_is_refused_while_the_first_goes_on(
         before = {place.name for place in tmp_path.iterdir()}
         assert main([*REPLAY, f"hydra.run.dir={tmp_path}"]) == 2
         assert capsys.readouterr().err == (
-            f"kvhybrid replay: another process is filling the run folder {tmp_path}\n"
+            f"kvhybrid replay: another process is writing to the run folder {tmp_path}\n"
         )
         assert {place.name for place in tmp_path.iterdir()} == before
         (tmp_path / "go").touch()
@@ -186,7 +186,7 @@ def test_a_full_disk_is_named_and_the_figures_are_printed(
     assert f"of {json.loads((whole / 'summary.json').read_text())['pool/num_blocks']:,} blocks" in captured.out
     verb = command[0]
     assert f"kvhybrid {verb}: {folder / 'hits.png'}: File too large\n" in captured.err
-    assert "tracking.jsonl failed, the run goes on without it: " in captured.err
+    assert "tracking.jsonl failed, the run continues without it: " in captured.err
     assert steps_in(folder) == steps_in(whole)[: len(steps_in(folder))], "no line is torn"
     assert not [place for place in folder.iterdir() if place.name.endswith(".partial")]
     outcome = RunFolder(folder).outcome()

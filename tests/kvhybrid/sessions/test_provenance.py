@@ -14,6 +14,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from kvhybrid.cli import main
+from kvhybrid.managers.eviction.base import BlockInfo
+from kvhybrid.managers.eviction.lru import LRU
 from kvhybrid.replay.arrivals import OpenLoop
 from kvhybrid.replay.layers import CacheSettings, LayerSettings
 from kvhybrid.replay.mooncake import MooncakeTrace
@@ -22,9 +24,25 @@ from kvhybrid.sessions.replay import replay
 from kvhybrid.sessions.replay_settings import ReplaySettings
 from kvhybrid.sessions.run import run
 from kvhybrid.sessions.run_settings import RunSettings
+from kvhybrid.settings.cache import EvictionSettings
 from kvhybrid.settings.model import JambaSettings
 from kvhybrid.tracking.jsonl import JsonLinesTracker
 from kvhybrid.workloads.random import Random
+
+
+class Half(LRU):
+    """An order with a parameter of its own."""
+
+    def __init__(self, blocks: BlockInfo, share: float = 0.5) -> None:
+        super().__init__(blocks)
+
+
+class Kept(JsonLinesTracker):
+    """A tracker that no config names; its file has another name than the other's."""
+
+    def __init__(self, file: str = "kept.jsonl") -> None:
+        super().__init__(file=file)
+
 
 SMALL = Path(__file__).parents[1] / "replay" / "small_trace.jsonl"
 TIMED = ("seconds", "tokens_per_second", "requests_per_second", "overrides")
@@ -55,9 +73,15 @@ REPLAY = ["replay", f"trace.path={SMALL}", "trace.limit=12"]
         [*REPLAY, "cache=custom", "cache.layers=[{spec: full, count: 2}]", "pool=blocks"],
         [*REPLAY, "cache=jamba_mini", "executor=open_loop", "name='1e3: on # \"ä\"'"],
         ["run", "model=jamba_tiny", *RUN, "seed=7", "backends.mamba=auto"],
+        [
+            *REPLAY,
+            f"eviction={__name__}:Half",
+            "eviction.share=0.25",
+            f"+tracking.kept.kind={__name__}:Kept",
+        ],
         ["run", "experiment=small_pool", *RUN, "tracking.jsonl.file=steps.jsonl", "retention=every_n"],
     ],
-    ids=["lists", "text", "choices", "experiment"],
+    ids=["lists", "text", "choices", "plug-ins", "experiment"],
 )
 def test_a_run_starts_again_from_its_folder(words: list[str], tmp_path: Path) -> None:
     verb, *overrides = words
@@ -105,12 +129,15 @@ def test_a_run_from_python_starts_again_on_the_command_line(tmp_path: Path) -> N
     settings = RunSettings(
         model=JambaSettings(cpu_threads=1, seed=3),
         workload=Random(requests=3, max_new_tokens=2),
+        eviction=EvictionSettings(kind=f"{__name__}:Half", parameters={"share": 0.25}),
         tracking={"jsonl": JsonLinesTracker(file="steps.jsonl")},
     )
     run(settings, tmp_path / "first")
     assert again("run", tmp_path / "first") == 0
     assert figures(tmp_path / "again") == figures(tmp_path / "first")
     assert (tmp_path / "again" / "steps.jsonl").exists()
+    chosen = OmegaConf.load(tmp_path / "again" / "config.yaml").eviction
+    assert chosen == {"kind": f"{__name__}:Half", "share": 0.25}
 
 
 def test_a_replay_from_python_starts_again_on_the_command_line(tmp_path: Path) -> None:

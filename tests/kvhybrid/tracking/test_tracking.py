@@ -84,7 +84,7 @@ def test_a_failing_tracker_is_named_and_loses_no_one_elses_figures(
     assert len(lines(tmp_path)) == 3
     assert tracking.failures == {"mine": "OSError: disk full"}
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == "tracking.mine failed, the run goes on without it: OSError: disk full"
+    assert line == "tracking.mine failed, the run continues without it: OSError: disk full"
 
 
 def test_a_tracker_may_say_what_is_wrong_in_its_own_words(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ OWN = ["config.yaml", "summary.json", "Summary.JSON", "outputs.jsonl", "hits.png
 
 @pytest.mark.parametrize("name", [*OWN, "../metrics.jsonl", "/metrics.jsonl", "a/b", "..", ".", ""])
 def test_json_lines_stay_in_the_folder_and_overwrite_none_of_its_files(name: str) -> None:
-    with pytest.raises(ValueError, match=r"tracking.jsonl.file must be a name in the run folder"):
+    with pytest.raises(ValueError, match=r"tracking.jsonl.file must be a file name in the run folder"):
         JsonLinesTracker(file=name)
 
 
@@ -227,5 +227,5 @@ def test_two_trackers_never_write_one_file(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     tracking = Trackers({"jsonl": JsonLinesTracker(file="mine")})
     tracking.start({}, tmp_path)
-    assert "is there already" in tracking.failures["jsonl"]
+    assert "already exists" in tracking.failures["jsonl"]
     assert (tmp_path / "mine").read_text() == "mine"

@@ -74,7 +74,7 @@ def test_one_that_hangs_is_given_up(
     tracking = track(tmp_path, PATIENCE, steps)
     assert tracking.failures == {"wandb": f"wandb did not answer for {PATIENCE} s (tracking.wandb.patience)"}
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("tracking.wandb failed, the run goes on without it: wandb did not answer")
+    assert line.startswith("tracking.wandb failed, the run continues without it: wandb did not answer")
 
 
 @pytest.mark.parametrize("place", ["init", "log", "finish"])

@@ -144,7 +144,7 @@ def test_a_model_of_bytes_needs_no_tokenizer(file: Path, tmp_path: Path) -> None
     ("lines", "message"),
     [
         (None, "prompts.txt: cannot be read: No such file or directory"),
-        (b"", "prompts.txt: no prompt in it; accepted: one prompt a line"),
+        (b"", "prompts.txt: no prompt in it; accepted: one prompt per line"),
         (b"\n  \n", "prompts.txt: no prompt in it"),
         (b"the \xff cat\n", "prompts.txt: cannot be read: byte 4 is not UTF-8"),
         (

@@ -90,5 +90,5 @@ def test_a_tokenizer_that_knows_more_than_the_model_is_refused() -> None:
     workload = prepared(LateCodec)
     with pytest.raises(ValueError, match=r"gives token id 3\d\d, but the model's end at 255"):
         workload.traffic(256)
-    with pytest.raises(ValueError, match=r"only after `prepare`"):
+    with pytest.raises(ValueError, match=r"call `prepare` first"):
         SourceCode().traffic(256)

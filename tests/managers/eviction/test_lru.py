@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kvhybrid.managers.arrays import int_array
 from kvhybrid.managers.eviction import orders
-from kvhybrid.managers.eviction.base import ReuseOrder
+from kvhybrid.managers.eviction.base import BlockInfo, ReuseOrder
 from kvhybrid.managers.eviction.lru import LRU
 
 
@@ -20,7 +20,7 @@ class Queue:
 
     def __init__(self, num_blocks: int) -> None:
         self.release_of = np.zeros(num_blocks, np.int32)
-        self.order = LRU(self.release_of)
+        self.order = LRU(BlockInfo(self.release_of, self.release_of, self.release_of))
         self.releases = 0
 
     def append(self, blocks: list[int]) -> None:

@@ -16,7 +16,7 @@ from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.conformance.invariants import check_empty, check_invariants
 from kvhybrid.managers.arrays import int_array
-from kvhybrid.managers.eviction.base import ReuseOrder, ReuseOrderError
+from kvhybrid.managers.eviction.base import BlockInfo, ReuseOrder, ReuseOrderError
 from kvhybrid.managers.eviction.lru import LRU
 from kvhybrid.managers.pool.block_pool import BlockPool
 from kvhybrid.specs import FullAttentionSpec, SlidingWindowSpec
@@ -28,8 +28,8 @@ class Newest(ReuseOrder):
 
     gives: Callable[[list[int]], Any] = staticmethod(list)
 
-    def __init__(self, release_of: Any) -> None:
-        super().__init__(release_of)
+    def __init__(self, blocks: Any) -> None:
+        super().__init__(blocks)
         self.waiting: deque[int] = deque()
 
     def append(self, ids: Any, release: int) -> None:
@@ -179,7 +179,7 @@ def test_a_mistake_of_an_order_names_it_and_not_a_manager(call: str, after: bool
     )
     cache = KVCacheManager(KVCacheConfig(groups, 40), max_model_len=64, track_misses=True)
     for pool in cache.coordinator.pools:
-        pool._order = raising(base, call, after)(pool.release_of)
+        pool._order = raising(base, call, after)(pool.info)
     (error,) = serve(cache, 0)
     place = "after" if after else "before"
     assert f"the order of reuse somewhere.MyOrder raised MyMistakeError: {place} {call}" in str(error)
@@ -188,3 +188,63 @@ def test_a_mistake_of_an_order_names_it_and_not_a_manager(call: str, after: bool
     assert isinstance(error.__cause__, ReuseOrderError)
     assert isinstance(error.__cause__.__cause__, MyMistakeError)
     check_empty(cache)
+
+
+# ---- what an order is told
+
+
+class Listening(LRU):
+    """Writes down what it is told."""
+
+    def __init__(self, blocks: BlockInfo) -> None:
+        super().__init__(blocks)
+        self.released: list[tuple[str | None, bool, list[tuple[int, int]]]] = []
+        self.hits: list[list[int]] = []
+
+    def append(self, ids: Any, release: int) -> None:
+        super().append(ids, release)
+        info = self.blocks
+        places = zip(info.group_of[ids].tolist(), info.units(ids).tolist(), strict=True)
+        name = getattr(info.request, "request_id", None)
+        self.released.append((name, info.is_end, list(places)))
+
+    def hit(self, ids: Any) -> None:
+        self.hits.append(ids.tolist())
+
+
+def listening_cache() -> tuple[KVCacheManager, Listening]:
+    groups = (
+        KVCacheGroup("full", FullAttentionSpec(block_size=4)),
+        KVCacheGroup("window", SlidingWindowSpec(block_size=4, window=5)),
+    )
+    cache = KVCacheManager(KVCacheConfig(groups, 20), max_model_len=64, eviction=Listening)
+    order = cache.block_pool._order
+    assert isinstance(order, Listening)
+    return cache, order
+
+
+def test_an_order_knows_group_position_and_request_of_what_is_released() -> None:
+    cache, order = listening_cache()
+    request = Request("first", range(12), hasher=cache.hasher)
+    for num_tokens in (8, 4):
+        cache.new_step_starts()
+        assert cache.allocate_slots(request, num_tokens) is not None
+        request.num_computed_tokens += num_tokens
+        request.status = RequestStatus.RUNNING
+    assert order.released == [("first", False, [(1, 1)])], "the window has left its first block"
+    cache.free(request)
+    assert order.released[1:] == [("first", True, [(0, 3), (0, 2), (0, 1)]), ("first", True, [(1, 3), (1, 2)])]
+
+
+def test_an_order_sees_every_hit_on_free_blocks_and_on_held_ones() -> None:
+    cache, order = listening_cache()
+    for name, free in (("first", True), ("second", False), ("third", False)):
+        cache.new_step_starts()
+        request = Request(name, range(9), hasher=cache.hasher)
+        hit = cache.get_computed_blocks(request)
+        assert cache.allocate_slots(request, 9 - hit.num_tokens, hit.num_tokens, hit.blocks) is not None
+        request.num_computed_tokens = 9
+        if free:
+            cache.free(request)
+    assert order.hits == [[1, 2], [5]] * 2, "of the window, only the block that is still read"
+    check_invariants(cache)

@@ -183,5 +183,5 @@ def test_convolution_sees_across_batches() -> None:
 
 
 def test_heads_that_cannot_be_shared_out_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"layers\.3: 6 value heads cannot be shared out among 4 key heads"):
+    with pytest.raises(ValueError, match=r"layers\.3: 6 value heads cannot be divided evenly among 4 key heads"):
         TorchGatedDelta(GatedDeltaNeed("layers.3", 6, 4, KEY, VALUE, WIDTH))

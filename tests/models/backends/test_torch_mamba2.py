@@ -171,5 +171,5 @@ def test_convolution_sees_across_batches() -> None:
 def test_what_the_backend_cannot_do_is_refused() -> None:
     with pytest.raises(ValueError, match="accepted: auto, mamba_ssm, torch"):
         mamba2_backends.get("fast")
-    with pytest.raises(ValueError, match=r"layers\.3: 6 heads cannot be shared out among 4 groups"):
+    with pytest.raises(ValueError, match=r"layers\.3: 6 heads cannot be divided evenly among 4 groups"):
         TorchMamba2(Mamba2Need("layers.3", 6, HEAD_SIZE, 4, STATE, WIDTH))

@@ -373,8 +373,8 @@ def pool() -> BlockPool:
     [
         ([5], r"blocks \[5\] are free already"),
         ([1, 1], r"one is released more often than it is held"),
-        ([1, 8], r"blocks \[8\] are not of this pool of 8"),
-        ([-1], r"blocks \[-1\] are not of this pool of 8"),
+        ([1, 8], r"blocks \[8\] are not in this pool of 8"),
+        ([-1], r"blocks \[-1\] are not in this pool of 8"),
     ],
     ids=["double free", "twice in one call", "foreign id", "negative id"],
 )

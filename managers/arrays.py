@@ -17,7 +17,7 @@ Entries: TypeAlias = range | IntArray
 
 def read_only(array: IntArray) -> IntArray:
     """``array``, which can no longer be written to."""
-    array.setflags(False)
+    array.setflags(write=False)
     return array
 
 

@@ -101,6 +101,19 @@ def test_a_sweep_ends_with_a_table_of_its_jobs(tmp_path: Path, capsys: pytest.Ca
     assert small < large
 
 
+def test_a_model_that_retention_cannot_thin_out_is_a_refused_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [TRACE, "-m", "cache=llama,gemma3_27b", "retention=every_n", "retention.interval=512"]
+    assert main(["replay", *words, f"hydra.sweep.dir={tmp_path}"]) == 2
+    out = capsys.readouterr().out
+    assert re.search(r"^0 +refused +cache=llama *$", out, re.MULTILINE)
+    assert re.search(r"^1 +done +cache=gemma3_27b ", out, re.MULTILINE)
+    assert re.search(
+        r"^job 0 refused: retention_interval = 512: .* the groups 'full' \(full\) keep", out, re.MULTILINE
+    )
+
+
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [

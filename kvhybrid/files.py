@@ -126,7 +126,7 @@ def partial_name(place: Path) -> Path:
 
 
 @contextmanager
-def beside(place: Path) -> Iterator[Path]:
+def atomic_path(place: Path) -> Iterator[Path]:
     """A temporary path that is renamed to ``place`` if the block succeeds, and removed otherwise."""
     partial = partial_name(place)
     try:

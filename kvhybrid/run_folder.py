@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kvhybrid.errors import InputError, OutputError
-from kvhybrid.files import beside
+from kvhybrid.files import atomic_path
 
 SUMMARY = "summary.json"
 CLAIM = ".running"
@@ -128,12 +128,12 @@ class RunFolder:
         if place.parent == self.path.resolve() and place.name in OWN_FILES:
             raise InputError(f"{key}: the run itself writes {place.name} into its folder; accepted: another name")
 
-    def beside(self, name: str) -> AbstractContextManager[Path]:
+    def atomic_path(self, name: str) -> AbstractContextManager[Path]:
         """A temporary path that is renamed to ``name`` if the block succeeds, and removed otherwise."""
-        return beside(self.path / name)
+        return atomic_path(self.path / name)
 
     def write_text(self, name: str, text: str) -> None:
-        with self.beside(name) as partial:
+        with self.atomic_path(name) as partial:
             partial.write_text(text, encoding="utf-8")
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ def save(figure: Any, path: Path) -> None:
     from matplotlib import pyplot
 
     figure.tight_layout()
-    with RunFolder(path.parent).beside(path.name) as partial:
+    with RunFolder(path.parent).atomic_path(path.name) as partial:
         figure.savefig(partial, dpi=130, format="png")
     pyplot.close(figure)
 

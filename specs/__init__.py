@@ -1,4 +1,4 @@
-"""What layers keep: one spec a file, and the registry."""
+"""What layers keep: one spec per file, and the registry."""
 
 if __name__ != "kvhybrid.specs":
     raise ImportError(f"import this folder as kvhybrid.specs, not as {__name__}")

@@ -21,7 +21,7 @@ class StoredBlock:
     start: int
     end: int
     extra_keys: tuple[bytes, ...]
-    """Per prefix unit inside the block, what besides tokens entered its key."""
+    """Per prefix unit inside the block, what its key includes in addition to tokens."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""What besides its tokens decides the content of a request's cache, and so enters its keys."""
+"""Inputs other than tokens that determine the content of a request's cache, and so are part of its keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cache manager records must agree with what it does: miss causes, events, residency."""
+"""Checks that the records of a cache manager (miss causes, events, residency) agree with what it does."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ CHECK = "records"
 
 
 class Records:
-    """Plays a manager's events over empty sets, and compares all that it records with its pools."""
+    """Replays a manager's events on empty sets, and compares its records with its pools."""
 
     def __init__(self, manager: KVCacheManager) -> None:
         self.manager = manager
         self.keys: list[set[bytes]] = [set() for _ in manager.config.groups]
-        """Per group, the keys that are cached by what the events say."""
+        """Per group, the cached keys according to the events."""
         self.blocks: list[tuple[int, StoredBlock]] = []
         """Every block ever stored, with its group."""
 
     def check(self) -> None:
-        """Check what was recorded since the last call, of what is recorded at all.
+        """Check the records since the last call, of those that are switched on.
 
         Raises:
-            Violation: It disagrees with the cache.
+            Violation: A record disagrees with the cache.
         """
         if self.manager.coordinator.ledger is not None:
             self._check_causes()
@@ -42,7 +42,7 @@ class Records:
                     raise Violation(CHECK, f"group {group.name}: {fault}")
 
     def _check_residency(self) -> None:
-        """There is a life and an idle time for every eviction, in every pool."""
+        """Check that every eviction has a lifetime and an idle time, in every pool."""
         evictions = [group.evictions for group in self.manager.stats().groups]
         for g, (measured, count) in enumerate(zip(self.manager.residency or (), evictions, strict=True)):
             if (measured.life.count, measured.idle.count) != (count, count):
@@ -88,7 +88,7 @@ class Records:
 
 
 def _causes(lookups: LookupStats) -> str:
-    """The tokens hit and those of each cause are the tokens asked."""
+    """Check that the tokens hit and those of all causes add up to the tokens asked."""
     misses = lookups.misses
     if misses is None or min(misses) < 0 or lookups.tokens_hit + misses.total != lookups.tokens_asked:
         return f"{lookups.tokens_hit} tokens hit and {misses} do not add up to {lookups.tokens_asked} asked"

@@ -39,7 +39,7 @@ def explain(error: BaseException) -> str:
         return f"{given} has several values: sweep over them with -m {given}, or write {key}=[{values}]"
     merged = re.match(r"In 'schema/(\w+)/([^']+)': .*\s.* is not a subclass of", str(error))
     if merged:
-        return f"{merged[1]} takes one choice, found {merged[2]} beside another; -m sweeps over several"
+        return f"{merged[1]} takes one choice, found {merged[2]} and another; -m sweeps over several"
     cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__ or error.__context__
     if isinstance(cause, OmegaConfBaseException):
         return _place(str(error)) + (_explain_key(cause) or _one_line(cause.msg or str(cause)))

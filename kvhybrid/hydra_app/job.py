@@ -92,7 +92,7 @@ class Job:
             raise  # the folder must not be written to
         except InputError as error:
             if _is_done(folder):
-                raise  # likewise
+                raise  # its results must not be overwritten
             self._say(error)
             _mark(folder, "refused", one_line(error), overrides)
         except OutputError as error:

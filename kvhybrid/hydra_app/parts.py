@@ -23,8 +23,8 @@ class Part:
 
     registry: Registry[Any]
     settings: type[Any] | None = None
-    """For a plug-in that is made later, with more than the config says: the dataclass that carries its choice, and
-    the keys that are the same for all of its kind."""
+    """For a plug-in that is created later with additional arguments: the dataclass with its choice and the keys
+    that all plug-ins of its kind have."""
     given: frozenset[str] = frozenset()
     """Parameters of its ``__init__`` that do not come from the config."""
 

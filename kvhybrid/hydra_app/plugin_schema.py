@@ -17,7 +17,7 @@ from kvhybrid.hydra_app.parts import PARTS, Part
 from kvhybrid.plugins import PluginError, path_of
 
 MISSING_VALUE = "???"
-"""As OmegaConf spells a value that has to be given."""
+"""OmegaConf's marker of a required value."""
 
 
 class Parameter(NamedTuple):
@@ -41,7 +41,7 @@ def schema_of(group: str, kind: str) -> type[Any]:
     Its fields are ``kind``, the keys that all plug-ins of the group have, and the plug-in's own parameters.
 
     Raises:
-        PluginError: There is no such plug-in, it cannot be loaded, or a parameter has the name of another key.
+        PluginError: The plug-in is unknown, cannot be loaded, or has a parameter with the name of another key.
     """
     part = PARTS[group]
     cls: Any = part.registry.find(kind)
@@ -62,7 +62,7 @@ def _schema(part: Part, kind: str, cls: Any) -> type[Any]:
 
 
 def _parameters(cls: type[Any]) -> Iterator[Parameter]:
-    """What ``__init__`` takes by keyword."""
+    """The parameters that ``__init__`` accepts by keyword."""
     owner = next(base for base in cls.__mro__ if "__init__" in vars(base))
     if "__dataclass_fields__" in vars(owner):
         yield from of_dataclass(owner)
@@ -70,7 +70,7 @@ def _parameters(cls: type[Any]) -> Iterator[Parameter]:
     try:
         parameters = list(inspect.signature(cls).parameters.values())
         hints = get_type_hints(vars(owner)["__init__"])
-    except ValueError:  # compiled; such a class of ours has no parameters of its own
+    except ValueError:  # a compiled class of ours, which has no additional parameters
         return
     for parameter in parameters:
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -79,7 +79,7 @@ def _parameters(cls: type[Any]) -> Iterator[Parameter]:
 
 
 def of_dataclass(cls: type[Any], left_out: Collection[str] = ()) -> Iterator[Parameter]:
-    """What the ``__init__`` of a dataclass takes."""
+    """The parameters of a dataclass's ``__init__``."""
     hints = get_type_hints(cls)
     for known in fields(cls):
         if known.init and known.name not in left_out:
@@ -89,8 +89,8 @@ def of_dataclass(cls: type[Any], left_out: Collection[str] = ()) -> Iterator[Par
 
 
 def _supported(parameter: Parameter) -> Iterator[Parameter]:
-    """The parameter as a config can hold it: of any type where OmegaConf does not know its type, and none where
-    YAML cannot spell its default."""
+    """The parameter in a form for configs: of type Any if OmegaConf does not support its type, and None if YAML
+    cannot represent its default."""
     for kind in (parameter.kind, Any):
         found = parameter._replace(kind=kind)
         try:

@@ -1,4 +1,4 @@
-"""Where Hydra finds plug-ins: ``GROUP=NAME`` and ``GROUP=module:Class``, with or without a YAML file.
+"""Hydra config sources for plug-ins: ``GROUP=NAME`` and ``GROUP=module:Class``, with or without a YAML file.
 
 A plug-in is imported only when it is chosen. Its schema is ``schema/GROUP/NAME``, which a YAML file of that group
 names in its defaults list.
@@ -19,19 +19,19 @@ from kvhybrid.hydra_app.parts import PARTS
 from kvhybrid.hydra_app.plugin_schema import schema_of
 
 SCHEMAS = "kvhybrid://schemas"
-"""Schemas, and plug-ins as ``module:Class``. Always among the places where Hydra looks."""
+"""Schemas, and plug-ins as ``module:Class``. Always in Hydra's search path."""
 NAMES = "kvhybrid://names"
-"""Plug-ins by registered name. Comes last, so that a YAML file of the same name is taken instead."""
+"""Plug-ins by registered name. Last in the search path, so that a YAML file of the same name takes precedence."""
 
 
 def register_plugins() -> None:
-    """Let Hydra know of the plug-ins."""
+    """Register the sources with Hydra."""
     Plugins.instance().register(PluginSource)
     Plugins.instance().register(PluginSearchPath)
 
 
 def keep_names_last(arguments: Sequence[str]) -> list[str]:
-    """``arguments`` with `NAMES` behind the places of a ``hydra.searchpath``, which would replace it."""
+    """``arguments`` with `NAMES` appended to ``hydra.searchpath``, which would otherwise replace it."""
     prefix = "hydra.searchpath=["
     return [
         f"{given.rstrip().removesuffix(']')},{NAMES}]" if given.startswith(prefix) else given
@@ -70,13 +70,13 @@ class PluginSource(ConfigSource):  # type: ignore[misc]
 
 
 class PluginSearchPath(SearchPathPlugin):  # type: ignore[misc]
-    """Adds `SCHEMAS` to the places where Hydra looks."""
+    """Adds `SCHEMAS` to Hydra's search path."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         search_path.append("kvhybrid", SCHEMAS)
 
 
 def _choice(group: str, name: str) -> DictConfig:
-    """A choice of ``group`` that is all defaults. Among the trackers it has a key of its own."""
+    """A config that chooses a plug-in of ``group`` with its defaults. For trackers, it is below a separate key."""
     package = name.rpartition(":")[2].rpartition(".")[2] if group == "tracking" else "_here_"
     return OmegaConf.create({"defaults": [f"/schema/{group}/{name}@{package}", "_self_"]})

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 KEYS, VALUES = "keys", "values"
 INDEXER_KEYS = ("indexer_keys", "idx_keys")
-"""Keys of a sparse attention's indexer: a vector for every token, beside the keys and values."""
+"""Keys of a sparse attention's indexer: a vector for every token, in addition to keys and values."""
 UNPLANNED = ("compressed_kv", "buffer_kv", "buffer_gate", "overlap_kv", "overlap_gate")
 """Entries that grow by one for every few tokens, with a buffer for the tokens between (DeepSeek-V4)."""
 CONV = "conv_states"

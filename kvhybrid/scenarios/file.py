@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvhybrid.files import UnreadableError, beside, parse_json, read_lines
+from kvhybrid.files import UnreadableError, atomic_path, parse_json, read_lines
 from kvhybrid.scenarios.form import ScenarioError, UnsupportedScenarioError, check_form
 
 
@@ -50,14 +50,14 @@ def read_scenarios(path: Path) -> Iterator[Scenario]:
             seen[scenario.id] = number
             yield scenario
     except UnreadableError as error:
-        raise ScenarioError(f"{path}: {error}; accepted: a file with one scenario a line") from None
+        raise ScenarioError(f"{path}: {error}; accepted: a file with one scenario per line") from None
 
 
 def _read(path: Path, number: int, line: str) -> Scenario:
     try:
         content = parse_json(line)
     except UnreadableError as error:
-        raise ScenarioError(f"{path}, line {number}: not JSON: {error}; accepted: one scenario a line") from None
+        raise ScenarioError(f"{path}, line {number}: not JSON: {error}; accepted: one scenario per line") from None
     try:
         check_form(content)
     except UnsupportedScenarioError as error:
@@ -74,6 +74,6 @@ def write_scenarios(path: Path, scenarios: Iterable[Mapping[str, Any]]) -> None:
         OSError: The file cannot be written.
     """
     # Lone surrogates, which UTF-8 cannot encode, become JSON escapes.
-    with beside(path) as partial, partial.open("w", encoding="utf-8", errors="backslashreplace") as out:
+    with atomic_path(path) as partial, partial.open("w", encoding="utf-8", errors="backslashreplace") as out:
         for scenario in scenarios:
             out.write(json.dumps(scenario, separators=(",", ":"), ensure_ascii=False) + "\n")

@@ -102,7 +102,7 @@ class Recorder:
             self._steps.append(step)
         return step
 
-    def tell(
+    def record_call(
         self, request: Request, step_of: Callable[[RecordedRequest], ScenarioStep]
     ) -> tuple[RecordedRequest, ScenarioStep] | None:
         """Append the step that ``step_of`` returns for a call with ``request``, after the steps that precede it.
@@ -163,10 +163,10 @@ class RecordingManager(KVCacheManager):
         self._recorder = recorder
 
     def get_computed_blocks(self, request: Request) -> ComputedBlocks:
-        told = self._recorder.tell(request, RecordedRequest.lookup)
+        recorded = self._recorder.record_call(request, RecordedRequest.lookup)
         found = super().get_computed_blocks(request)
-        if told:
-            seen, step = told
+        if recorded:
+            seen, step = recorded
             step["expect"] = hit_answer(found)
             seen.found, seen.junction = found, found.junction
         return found
@@ -175,15 +175,15 @@ class RecordingManager(KVCacheManager):
         call = ALLOCATION.bind(self, request, *args, **kwargs)
         call.apply_defaults()
         has_watermark = self.watermark_blocks > 0
-        told = self._recorder.tell(request, lambda seen: seen.allocate(call.arguments, has_watermark))
+        recorded = self._recorder.record_call(request, lambda seen: seen.allocate(call.arguments, has_watermark))
         added = super().allocate_slots(request, *args, **kwargs)
-        if told:
-            seen, step = told
+        if recorded:
+            seen, step = recorded
             seen.allocated(step, call.arguments["num_new_computed_tokens"], added)
         return added
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
-        self._recorder.tell(request, lambda seen: seen.load_done(num_computed_tokens))
+        self._recorder.record_call(request, lambda seen: seen.load_done(num_computed_tokens))
         super().cache_blocks(request, num_computed_tokens)
 
     def free(self, request: Request) -> None:

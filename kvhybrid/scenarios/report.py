@@ -17,8 +17,8 @@ HEADINGS = ("file", "scenarios", *(outcome.value for outcome in Outcome))
 def print_report(verdicts: Sequence[Verdict], seconds: float) -> None:
     """Print the table of counts, a paragraph per failure, and a line per scenario that is unsupported or stale."""
     files = by_file(verdicts)
-    names_tell = len({file.name for file in files}) == len(files)
-    rows = [_row(file.name if names_tell else str(file), own) for file, own in files.items()]
+    names_differ = len({file.name for file in files}) == len(files)
+    rows = [_row(file.name if names_differ else str(file), own) for file, own in files.items()]
     if len(rows) != 1:
         rows.append(_row("all", verdicts))
     if sys.stdout.isatty():

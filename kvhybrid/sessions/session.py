@@ -143,7 +143,7 @@ class Session(ABC, Generic[Summary]):
         return self._write(SUMMARY, lambda: self.folder.write_json(SUMMARY, content))
 
     def _plot(self, summary: Summary) -> None:
-        with self.folder.beside("hits.png") as partial:
+        with self.folder.atomic_path("hits.png") as partial:
             plot_run(self.history, summary, partial)
 
     def _write(self, name: str, write: Callable[[], None]) -> bool:

@@ -144,7 +144,7 @@ failed:
     return -1;
 }
 
-/* Whether room, if given, has at least so many rows and columns. */
+/* Whether room, if given, has at least this number of rows and columns. */
 static inline int has_room(Ints *room, Py_ssize_t rows, Py_ssize_t columns)
 {
     if (!is_given(room) || (room->rows >= rows && room->columns >= columns))

@@ -1,6 +1,6 @@
 /* The extension module: the operations of a block pool on its arrays, and the hashing of keys.
 
-   plain.py beside this file is the specification. It has a function of the same name for every function here, and the
+   plain.py in this folder is the specification. It has a function of the same name for every function here, and the
    tests compare the two. The module keeps no state but pointers to the numpy arrays that the pool owns. */
 
 #include "passes.h"

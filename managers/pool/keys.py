@@ -54,7 +54,7 @@ class BlockKeys:
         self._more_numbers: dict[int, list[int]] = {}
         """The other numbers of each block that has several."""
         self.noted: list[IntArray] = []
-        """The blocks that got a key in this step, null entries among them; whoever starts a step empties it."""
+        """The blocks that got a key in this step, including null entries; emptied at the start of a step."""
 
     # ---- looking
 
@@ -102,7 +102,7 @@ class BlockKeys:
             self.arrays.use_index(grown)
 
     def register(self, group: int, ids: IntArray, numbers: IntArray) -> None:
-        """Key each of ``ids`` under the number beside it. Keys that a block has already stay."""
+        """Key each of ``ids`` under the number at the same index. Existing keys of a block stay."""
         self.register_rows(np.array([group], np.int32), ids[None], numbers)
 
     def register_rows(self, groups: IntArray, ids: IntArray, numbers: IntArray) -> None:

@@ -33,10 +33,10 @@ class PoolObserver:
         """Keys were added: ``numbers`` in each of ``groups``."""
 
     def removed(self, groups: IntArray, numbers: IntArray) -> None:
-        """Keys were dropped: each of ``numbers`` in the group beside it."""
+        """Keys were dropped: each of ``numbers`` in the group at the same index."""
 
     def cleared(self, groups: IntArray, numbers: IntArray) -> None:
-        """All keys, those that are given, were dropped at once."""
+        """All keys, which are given, were dropped at once."""
 
 
 class ObserverSet:

@@ -18,7 +18,7 @@ from kvhybrid.models.layers.rope import Rope, Rotation
 class Llama3Rope(Rope):
     """Llama 3.1's: slow frequencies are divided by ``factor``, fast ones are unchanged, with a ramp in between.
 
-    Frequencies are in turns per ``original_len`` positions.
+    The unit of frequencies is turns per ``original_len`` positions.
     """
 
     original_len: int

@@ -67,9 +67,9 @@ class Headroom(NamedTuple):
     """Blocks of the shared pool that an allocation must leave free."""
 
     watermark: int
-    """For running requests, if this one is admitted beside them."""
+    """For running requests, if there are any when this one is admitted."""
     reserved: int
-    """For others, as the caller asks; only the step is held to it, not the whole request."""
+    """For other requests, given by the caller; limits only the step, not the whole request."""
     full_tokens: int
     """Tokens of the whole request if all of it must fit, 0 if only the step must."""
 

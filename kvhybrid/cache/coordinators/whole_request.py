@@ -23,11 +23,11 @@ class WholeRequest:
     """The most free blocks that a request ever takes, over all steps by which it may be computed.
 
     A step from ``n`` to ``m`` tokens holds what live(n) reads and what the step writes. That grows with ``m``, and
-    with ``n`` while no group lets go of a block. So the worst steps are the longest ones that start at the last
-    position, or right before some group lets go of a block. These positions repeat (`KVCacheSpec.release_cycle`):
-    the last of each cycle are enough, since earlier ones hold no more.
+    with ``n`` while no block becomes dead. So the worst steps are the longest ones that start at the last
+    position, or right before a block of some group becomes dead. These positions repeat
+    (`KVCacheSpec.release_cycle`): the last of each cycle are enough, since earlier ones hold no more.
 
-    A step may start at any number of tokens from the present one on: what tokens in flight read is still held.
+    A step may start at any number of tokens from the current one: what tokens in flight read is still held.
     """
 
     def __init__(self, groups: Groups) -> None:
@@ -48,7 +48,8 @@ class WholeRequest:
                 periods.append(cycle[0])
         whole = lcm(*periods)
         self._cycles = [(period, phase, whole // period) for period, phase in cycles]
-        """Where groups let go of blocks: period, phase, and how many of them lie in the period of all groups."""
+        """Where blocks become dead: period, phase, and how many of these positions the period of all groups
+        has."""
         if sum(repeats for _, _, repeats in self._cycles) > MOST_STEPS:
             self.is_exact = False
 

@@ -357,10 +357,8 @@ class KVCacheManager:
     def forget(self, request: Request) -> None:
         """Drop the keys of all prefixes of ``request``, whichever request computed their blocks.
 
-        For a request whose results cannot be trusted. Its blocks stay held until it is freed.
-
-        Raises:
-            ValueError: Another request of its id holds blocks.
+        For a request whose results cannot be trusted. Its blocks stay held until it is freed. Raises ValueError if
+        another request of its id holds blocks.
         """
         self._held_by(request)
         self.coordinator.forget(request)

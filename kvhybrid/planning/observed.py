@@ -183,7 +183,7 @@ def _layer_tensors(layer: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _beside_layers(cache: Any) -> Iterator[tuple[tuple[int, str], Tensor]]:
-    """What a cache of a model's own class holds in addition to ``layers``: lists and dicts with tensors for each layer."""
+    """What a cache of a model's own class holds apart from ``layers``: lists and dicts of tensors, one a layer."""
     held = {} if cache is None else {name: value for name, value in vars(cache).items() if name != "layers"}
     for name, value in held.items():
         for index, entry in _entries(value):

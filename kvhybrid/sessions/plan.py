@@ -40,7 +40,7 @@ def plan(settings: PlanSettings, folder: Path | str, invocation: Invocation | No
         try:
             place.write_text("config.yaml", invocation.yaml())
             place.write_json("provenance.json", provenance(invocation, {}))
-            with place.beside("plan.png") as partial:
+            with place.atomic_path("plan.png") as partial:
                 plot_plan(summary.name, summary.plan, all_full(specs, summary.plan), partial)
             place.write_json(SUMMARY, summary.to_json())
         except OSError as error:

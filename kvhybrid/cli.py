@@ -25,6 +25,7 @@ class Verb:
 
 VERBS = {
     "check-spec": Verb("kvhybrid.commands.check_spec", "check a spec of your own against its contract"),
+    "plan": Verb("kvhybrid.commands.plan", "plan a model's cache from its config: blocks, capacity, waste"),
     "replay": Verb("kvhybrid.commands.replay", "replay a request trace through the cache, without a model"),
     "run": Verb("kvhybrid.commands.run", "run a model on a workload and show the hit rates of every group"),
     "scenario": Verb("kvhybrid.commands.scenario", "play scenario files on the real cache manager"),

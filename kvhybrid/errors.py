@@ -8,6 +8,9 @@ import sys
 import traceback
 from collections.abc import Iterable
 
+MOST_NAMES = 24
+"""Accepted names that a message lists."""
+
 
 class InputError(ValueError):
     """Invalid input from the user: a config, a file, an argument. Exit code 2.
@@ -23,9 +26,12 @@ class OutputError(RuntimeError):
 def nearest(found: str, accepted: Iterable[str], prefix: str = "") -> str:
     """``; did you mean …? accepted: …`` for a name that is not among ``accepted``."""
     accepted = list(accepted)
+    shown = accepted[:MOST_NAMES]
+    if len(accepted) > MOST_NAMES:
+        shown.append(f"and {len(accepted) - MOST_NAMES} more")
     close = difflib.get_close_matches(found, accepted, n=1)
     hint = f"; did you mean {prefix}{close[0]}?" if close else ";"
-    return f"{hint} accepted: {', '.join(accepted) or 'nothing'}"
+    return f"{hint} accepted: {', '.join(shown) or 'nothing'}"
 
 
 def one_line(error: BaseException) -> str:

@@ -100,13 +100,13 @@ class KVCacheConfig:
 
     def _check_retention(self, interval: int | None) -> None:
         common = self.scheduler_block_size
-        if interval is not None and (interval < 0 or interval % common):
-            raise CacheConfigError(
-                f"retention_interval = {interval} must be 0 or a multiple of the common block size {common}"
-            )
-        if interval and not any(group.spec.retained for group in self.groups):
+        if interval and interval > 0 and not any(group.spec.retained for group in self.groups):
             names = ", ".join(f"{group.name!r} ({group.spec.kind})" for group in self.groups)
             raise CacheConfigError(
                 f"retention_interval = {interval}: it thins out what windows and states keep, and the groups "
                 f"{names} keep every block; accepted: 0 or None"
+            )
+        if interval is not None and (interval < 0 or interval % common):
+            raise CacheConfigError(
+                f"retention_interval = {interval} must be 0 or a multiple of the common block size {common}"
             )

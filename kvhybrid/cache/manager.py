@@ -359,7 +359,11 @@ class KVCacheManager:
         """Drop the keys of all prefixes of ``request``, whichever request computed their blocks.
 
         For a request whose results cannot be trusted. Its blocks stay held until it is freed.
+
+        Raises:
+            ValueError: Another request of its id holds blocks.
         """
+        self._held_by(request)
         self.coordinator.forget(request)
 
     def reset_prefix_cache(self) -> bool:

@@ -13,7 +13,7 @@ FLAGS = ("-sc", "--shell-completion")
 INSTALL = r"""_kvhybrid()
 {
     local line=${COMP_LINE:0:COMP_POINT} choices=
-    if (( COMP_CWORD > 1 )) && [[ ${COMP_WORDS[1]} == run || ${COMP_WORDS[1]} == replay ]]; then
+    if (( COMP_CWORD > 1 )) && [[ ${COMP_WORDS[1]} =~ ^(plan|replay|run)$ ]]; then
         choices=$(COMP_LINE="${line#* }" "${COMP_WORDS[0]}" "${COMP_WORDS[1]}" -sc query=bash 2> /dev/null)
     fi
     COMPREPLY=($(compgen -o default -W "$choices" -- "${COMP_WORDS[COMP_CWORD]}"))

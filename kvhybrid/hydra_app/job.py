@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -15,13 +15,25 @@ from omegaconf import DictConfig, OmegaConf
 from kvhybrid.errors import InputError, OutputError, described, one_line, print_error, wants_traceback
 from kvhybrid.hydra_app.schema import plain, read_config
 from kvhybrid.interruption import NAMES, name_of, sigterm_raises
-from kvhybrid.report.summary import RunSummary
 from kvhybrid.run_folder import SUMMARY, FolderTakenError, RunFolder, remove_empty
 from kvhybrid.sessions.invocation import Invocation
 from kvhybrid.streams import lasting_streams
 
-Task = Callable[[Any, Path, Invocation], RunSummary]
-"""Takes the settings and the run folder, and writes the folder. Raises `InputError` for invalid input."""
+
+class Ended(Protocol):
+    """What a task says of its end."""
+
+    @property
+    def status(self) -> str:
+        """done, interrupted, refused or failed."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why it was not done."""
+
+
+Task = Callable[[Any, Path, Invocation], Ended]
+"""Takes the settings and the run folder, and fills the folder. Raises `InputError` for a mistake."""
 
 
 class Job:
@@ -95,8 +107,11 @@ class Job:
         found = folder.outcome() or {}
         return found.get(config.objective) if found.get("status") == "done" else None
 
-    def _fill(self, settings: Any, folder: RunFolder, invocation: Invocation) -> RunSummary:
-        summary = self._task(settings, folder.path, invocation)
+    def _fill(self, settings: Any, folder: RunFolder, invocation: Invocation) -> Ended:
+        try:
+            summary = self._task(settings, folder.path, invocation)
+        except SystemExit as error:  # else it would end the sweep, or pass for a run that was done
+            raise RuntimeError(f"a plug-in has called sys.exit({error.code!r})") from error
         print(folder.path)
         if summary.status == "interrupted":
             raise NAMES[str(summary.reason)]  # the results are written; now a sweep ends too

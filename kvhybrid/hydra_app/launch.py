@@ -21,13 +21,20 @@ from kvhybrid.hydra_app.errors import explain
 from kvhybrid.hydra_app.job import Job, Task
 from kvhybrid.hydra_app.plugin_source import keep_names_last
 from kvhybrid.hydra_app.schema import register_schema
-from kvhybrid.hydra_app.sweep import close_sweep, sweeps_started
+from kvhybrid.hydra_app.sweep import PrintJobs, close_sweep, sweeps_started
 from kvhybrid.hydra_app.yaml_files import check_config_files
+from kvhybrid.report.table import print_sweep
 
 
-def launch(verb: str, settings: type[Any], task: Task, arguments: Sequence[str]) -> int:
+def launch(
+    verb: str,
+    settings: type[Any],
+    task: Task,
+    arguments: Sequence[str],
+    print_jobs: PrintJobs = print_sweep,
+) -> int:
     """Compose ``conf/<verb>.yaml`` with the overrides in ``arguments``, read it as ``settings`` and run ``task``,
-    once or as a sweep.
+    once or as a sweep whose jobs ``print_jobs`` shows at its end.
 
     If a job of a sweep fails, the others still run. Returns the exit code: 2 if a job was refused, 1 if one
     failed, else 0. Raises `InputError`, without leaving a folder, if the config cannot be composed.
@@ -45,12 +52,12 @@ def launch(verb: str, settings: type[Any], task: Task, arguments: Sequence[str])
             with _as_command_line(verb, keep_names_last(arguments)):
                 application()
         except (KeyboardInterrupt, SystemExit):
-            _close(started)
+            _close(started, print_jobs)
             raise
         except Exception as error:
             if job.crashed:
                 raise
-            ended = _close(started)
+            ended = _close(started, print_jobs)
             if ended is None or isinstance(error, InputError):
                 raise InputError(explain(error)) from error
             # A launcher whose worker has died, or a sweeper that cannot continue.
@@ -58,11 +65,11 @@ def launch(verb: str, settings: type[Any], task: Task, arguments: Sequence[str])
             reason = explain(error) if mistaken else str(error).partition("\n")[0]
             print(f"kvhybrid {verb}: the sweep has ended early: {reason}", file=sys.stderr)
             return max(ended, 2 if mistaken else 1)
-        return _close(started) or job.exit_code
+        return _close(started, print_jobs) or job.exit_code
 
 
-def _close(started: Sequence[Path]) -> int | None:
-    return close_sweep(started[0]) if started else None
+def _close(started: Sequence[Path], print_jobs: PrintJobs) -> int | None:
+    return close_sweep(started[0], print_jobs) if started else None
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from kvhybrid.hydra_app.parts import PARTS, Part
 from kvhybrid.hydra_app.plugin_schema import MISSING_VALUE, Parameter, make_schema, of_dataclass, schema_of
 from kvhybrid.hydra_app.plugin_source import register_plugins
 from kvhybrid.plugins import path_of
+from kvhybrid.sessions.plan_settings import PlanSettings
 from kvhybrid.sessions.replay_settings import ReplaySettings
 from kvhybrid.sessions.run_settings import RunSettings
 
@@ -23,11 +24,12 @@ Settings = TypeVar("Settings")
 
 
 def register_schema() -> None:
-    """Add the schemas of both verbs to Hydra's config store, and the plug-ins to its search path."""
+    """Hand the schemas of all verbs to Hydra's config store, and the plug-ins to its search path."""
     register_plugins()
     store = ConfigStore.instance()
     store.store(name="run_schema", node=_open_schema(RunSettings), provider="kvhybrid")
     store.store(name="replay_schema", node=_open_schema(ReplaySettings), provider="kvhybrid")
+    store.store(name="plan_schema", node=_open_schema(PlanSettings), provider="kvhybrid")
 
 
 def _open_schema(settings: type[Any]) -> type[Any]:

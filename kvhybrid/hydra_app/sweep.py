@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -14,8 +14,10 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from kvhybrid.report.table import print_sweep
 from kvhybrid.run_folder import RunFolder, remove_empty
+
+PrintJobs = Callable[[Sequence[tuple[str, Mapping[str, Any]]]], None]
+"""Shows the jobs of a sweep: the name of each, and the content of its ``summary.json``."""
 
 SWEEP_CONFIG = "multirun.yaml"
 """The file that Hydra writes to the sweep's folder before it starts jobs."""
@@ -41,7 +43,7 @@ class SweepStart(Callback):  # type: ignore[misc]
         _started.get().append(Path(config.hydra.sweep.dir).absolute())
 
 
-def close_sweep(folder: Path) -> int | None:
+def close_sweep(folder: Path, print_jobs: PrintJobs) -> int | None:
     """Print one row per job of the sweep in ``folder``, and write ``sweep.json``.
 
     Returns 2 if a job was refused, else 1 if a job was not done, else 0. If no job was started, returns None and
@@ -57,7 +59,7 @@ def close_sweep(folder: Path) -> int | None:
     except OSError as error:
         written = False
         print(f"{folder / 'sweep.json'}: {error.strerror}", file=sys.stderr)
-    print_sweep(jobs)
+    print_jobs(jobs)
     print(folder)
     statuses = {found["status"] for _, found in jobs}
     return 2 if "refused" in statuses else int(statuses != {"done"} or not written)

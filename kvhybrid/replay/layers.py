@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, get_args, get_type_hints
 
+from kvhybrid.planning.rules import CacheOptions, layer_specs
+from kvhybrid.settings.model_config import read_model_config
 from kvhybrid.settings.values import MOST, at_least
 from kvhybrid.specs import KVCacheSpec, registry
 
@@ -33,15 +35,30 @@ class CacheSettings:
     """The layers that the cache serves. Planning groups them as it does for a model."""
 
     layers: list[LayerSettings] = field(default_factory=list)
+    path: str | None = None
+    """In place of ``layers``: a ``config.json``, its folder, or the name of a preset of ``kvhybrid plan``."""
 
     def layer_specs(self, block_size: int) -> dict[str, KVCacheSpec]:
-        """The spec of every layer. Raises ValueError for an unknown spec or field."""
+        """The spec of every layer. Raises ValueError for an unknown spec or field, and for an unknown model."""
+        if self.path is not None:
+            return self._observed(self.path, block_size)
         if not self.layers:
-            raise ValueError("cache.layers must have an entry, such as {spec: full, count: 32}, found none")
+            raise ValueError(
+                "cache.layers must have an entry, such as {spec: full, count: 32}, or cache.path must name a "
+                "config.json; found none"
+            )
         specs: list[KVCacheSpec] = []
         for at, layer in enumerate(self.layers):
             specs += [_spec(f"cache.layers[{at}]", layer, block_size)] * layer.count
         return {f"layer{index}": spec for index, spec in enumerate(specs)}
+
+    def _observed(self, path: str, block_size: int) -> dict[str, KVCacheSpec]:
+        if self.layers:
+            raise ValueError("give one of cache.layers and cache.path, found both")
+        config = read_model_config("cache.path", path)
+        from kvhybrid.planning.observed import observe  # imports torch and transformers
+
+        return layer_specs(observe(config), CacheOptions(block_size=block_size))
 
 
 def _spec(place: str, layer: LayerSettings, block_size: int) -> KVCacheSpec:

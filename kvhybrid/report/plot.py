@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from warnings import catch_warnings, simplefilter
@@ -11,6 +13,7 @@ from kvhybrid.report.summary import RunSummary, merge_alike
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Series = list[float]
 Colour = tuple[float, float, float]
@@ -24,15 +27,9 @@ REUSABLE_SHADE = 0.4
 
 def plot_run(history: History, summary: RunSummary, place: Path) -> None:
     """Draw two panels over the steps and write them to ``place`` as PNG."""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    # Names must not be parsed as formulas, and the font may lack some of their characters.
-    with rc_context({"text.parse_math": False}), catch_warnings():
-        simplefilter("ignore", UserWarning)
-        figure = Figure(figsize=(10, 7), dpi=130, layout="constrained", facecolor="white")
+    with draw_figure(place, size=(10, 7)) as figure:
         rates, blocks = figure.subplots(2, 1, sharex=True, height_ratios=(1, 1.1))
         for axes in (rates, blocks):
             axes.spines[["top", "right"]].set_visible(False)
@@ -43,6 +40,20 @@ def plot_run(history: History, summary: RunSummary, place: Path) -> None:
         blocks.set_xlabel("step", color=INK)
         blocks.xaxis.set_major_locator(MaxNLocator(integer=True))
         figure.suptitle(f"{summary.name}: {summary.hit_rate:.1%} of the prompt tokens from the cache", color=INK)
+
+
+@contextmanager
+def draw_figure(place: Path, size: tuple[float, float]) -> Iterator[Figure]:
+    """An empty figure of ``size`` inches; what the block draws is written to ``place`` as PNG."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    # A name is no formula, and the font need not have all of its characters.
+    with rc_context({"text.parse_math": False}), catch_warnings():
+        simplefilter("ignore", UserWarning)
+        figure = Figure(figsize=size, dpi=130, layout="constrained", facecolor="white")
+        yield figure
         FigureCanvasAgg(figure).print_figure(place, format="png")
 
 
@@ -66,7 +77,7 @@ def _draw_rates(axes: Axes, history: History, summary: RunSummary) -> None:
     axes.set_ylabel("hit rate so far, %", color=INK)
     axes.grid(axis="y", color=PALE, linewidth=0.6)
     axes.set_axisbelow(True)
-    _legend(axes)
+    place_legend(axes)
 
 
 def _draw_blocks(axes: Axes, history: History, summary: RunSummary) -> None:
@@ -97,7 +108,7 @@ def _draw_blocks(axes: Axes, history: History, summary: RunSummary) -> None:
     axes.set_ylim(0, summary.cache.num_blocks)
     axes.set_xlim(steps[0], max(steps[-1], steps[0] + 1))
     axes.set_ylabel("blocks of the pool", color=INK)
-    _legend(axes, reverse=True)
+    place_legend(axes, reverse=True)
 
 
 def _colours(summary: RunSummary) -> list[str]:
@@ -112,7 +123,8 @@ def _paler(colour: Colour, strength: float) -> Colour:
     return red, green, blue
 
 
-def _legend(axes: Axes, *, reverse: bool = False) -> None:
+def place_legend(axes: Axes, *, reverse: bool = False) -> None:
+    """A legend to the right of the axes."""
     axes.legend(
         loc="center left",
         bbox_to_anchor=(1.01, 0.5),

@@ -21,8 +21,8 @@ ROOMY_WIDTH = 100
 
 
 def print_run(summary: RunSummary) -> None:
-    """Print the figures of every group and of the whole run."""
-    table = _table(
+    """The figures of every group, and of the run as a whole."""
+    table = new_table(
         summary.name,
         ["group", "spec"],
         ["layers", "block", "live", "reusable", "hit\nrate", "own hit\nrate", "evicted"],
@@ -41,9 +41,9 @@ def print_run(summary: RunSummary) -> None:
         )
     causes = _causes(summary)
     end = f" ({summary.status}: {summary.reason})" if summary.reason else ""
-    _print(table)
+    print_table(table)
     if causes is not None:
-        _print(causes)
+        print_table(causes)
     print(
         f"{summary.requests} requests{end}, {summary.prompt_tokens:,} prompt and "
         f"{summary.output_tokens:,} new tokens in {summary.seconds:.1f} s and {summary.steps:,} steps"
@@ -81,7 +81,7 @@ def _causes(summary: RunSummary) -> Table | None:
     asked = summary.cache.groups[0].tokens_asked
     names = ["hit", *MissCauses().by_name()]
     shown = [i for i in range(len(names)) if any(tokens[i] for _, _, tokens in shares)]
-    table = _table("where the prompt tokens went", ["group"], [names[i].replace("_", "\n") for i in shown])
+    table = new_table("where the prompt tokens went", ["group"], [names[i].replace("_", "\n") for i in shown])
     for group, _, tokens in shares:
         table.add_row(group, *(f"{tokens[i] / asked:.1%}" for i in shown))
     return table
@@ -95,7 +95,7 @@ def print_sweep(jobs: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
     measured = any("quality/bits_per_byte" in summary for _, summary in jobs)
     undone = [(name, summary) for name, summary in jobs if summary["status"] != "done"]
     common = set.intersection(*(set(summary["overrides"]) for _, summary in jobs)) if len(jobs) > 1 else set()
-    table = _table(
+    table = new_table(
         "sweep",
         ["job", *(["status"] if undone else []), "run", "own hit rates"],
         [*(["bits\nper byte"] if measured else []), "hit rate", "evictions", "seconds"],
@@ -108,7 +108,7 @@ def print_sweep(jobs: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
             "\n".join(changed) or summary.get("name", ""),
             *(_sweep_figures(summary, measured) if "groups" in summary else ()),
         )
-    _print(table)
+    print_table(table)
     for name, summary in undone:
         print(f"job {name} {summary['status']}: {summary['reason']}")
 
@@ -132,7 +132,8 @@ def _bits(summary: Mapping[str, Any]) -> str:
     return "" if found is None else f"{found:.3f}"
 
 
-def _table(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
+def new_table(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
+    """An empty table in the house's style: columns of words, then columns of numbers."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -152,7 +153,8 @@ def _table(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
     return table
 
 
-def _print(table: Table) -> None:
+def print_table(table: Table) -> None:
+    """Print ``table`` on stdout, as wide as the terminal or `PLAIN_WIDTH`."""
     _console().print(table)
 
 

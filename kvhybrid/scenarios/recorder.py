@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+import numpy as np
+
 from kvhybrid.cache.blocks import ComputedBlocks, KVCacheBlocks
 from kvhybrid.cache.config import KVCacheConfig
 from kvhybrid.cache.coordinators.request_tables import RequestTables
@@ -212,6 +214,12 @@ class RecordingManager(KVCacheManager):
         blocks = [int(block) for block in block_ids]
         self._recorder.write({"do": "evict", "blocks": blocks})
         super().evict_blocks(blocks, group)
+
+    def forget(self, request: Request) -> None:
+        before = self.block_pool.keys.number_of.copy()
+        super().forget(request)
+        lost = np.flatnonzero((before > 0) & (self.block_pool.keys.number_of == 0))
+        self._recorder.write({"do": "evict", "blocks": lost.tolist()})
 
     def reset_prefix_cache(self) -> bool:
         step = self._recorder.write({"do": "reset"})

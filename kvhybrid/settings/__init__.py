@@ -14,6 +14,7 @@ models: Registry[ModelSettings] = Registry(
     "kvhybrid.model_settings",
     "kvhybrid.settings.model:ModelSettings",
     {
+        "config": "kvhybrid.settings.model:ConfigSettings",
         "bamba_tiny": "kvhybrid.settings.model:BambaSettings",
         "gemma3_tiny": "kvhybrid.settings.model:Gemma3Settings",
         "gemma3n_tiny": "kvhybrid.settings.model:Gemma3nSettings",

@@ -13,6 +13,14 @@ _BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "M
 MOST_BYTES = 1 << 50
 
 
+def read_bytes_of(key: str, text: str) -> int:
+    """A size such as ``40GiB`` in bytes. Raises ValueError, which names ``key``, where it cannot be read."""
+    matched = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if matched is None or matched[2].upper() not in _BYTES:
+        raise ValueError(f"{key} must be a number with B, KB, MB, GB, KiB, MiB or GiB, found {text!r}")
+    return int(Decimal(matched[1]) * _BYTES[matched[2].upper()])
+
+
 @dataclass(kw_only=True)
 class PoolSettings:
     """The block pool. Exactly one of ``num_blocks`` and ``memory`` is given."""
@@ -40,15 +48,8 @@ class PoolSettings:
 
     @property
     def memory_bytes(self) -> int | None:
-        """``memory`` in bytes. Raises ValueError if it cannot be parsed."""
-        if self.memory is None:
-            return None
-        matched = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", self.memory)
-        if matched is None or matched[2].upper() not in _BYTES:
-            raise ValueError(
-                f"pool.memory must be a number with B, KB, MB, GB, KiB, MiB or GiB, found {self.memory!r}"
-            )
-        return int(Decimal(matched[1]) * _BYTES[matched[2].upper()])
+        """``memory`` in bytes. Raises ValueError where it cannot be read."""
+        return None if self.memory is None else read_bytes_of("pool.memory", self.memory)
 
 
 @dataclass(kw_only=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from kvhybrid.settings.model_config import read_model_config
 from kvhybrid.settings.values import MISSING, MOST, MOST_SEED, at_least
 
 if TYPE_CHECKING:
@@ -47,6 +48,12 @@ class ModelSettings(ABC):
         Raises ValueError or OSError if the weights cannot be loaded or a backend does not support the model.
         """
 
+    def config_json(self) -> Mapping[str, Any]:
+        """The content of a ``config.json`` that describes the model, for `kvhybrid plan`."""
+        raise ValueError(
+            f"model: {type(self).__name__} has no config to plan from; accepted: model.path=CONFIG_JSON"
+        )
+
     def text_codec(self) -> TextCodec:
         """The model's text codec. Raises ValueError if it has none."""
         raise ValueError(f"model: {type(self).__name__} has no tokenizer; accepted for prompts: model=hf")
@@ -72,6 +79,9 @@ class CheckpointSettings(ModelSettings):
         if self.window is not None:
             at_least("model.window", self.window, 1)
         at_least("model.sinks", self.sinks, 0)
+
+    def config_json(self) -> Mapping[str, Any]:
+        return read_model_config("model.path", str(self.folder))
 
     @property
     def folder(self) -> Path:
@@ -115,6 +125,30 @@ class CheckpointSettings(ModelSettings):
 
 
 @dataclass(kw_only=True)
+class ConfigSettings(ModelSettings):
+    """A model without weights: the config of any decoder that transformers knows."""
+
+    dtype: str = "auto"
+    """Of the weights; auto: what the config says."""
+    path: str | None = None
+    """A ``config.json``, its folder, or the name of a preset."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """Keys of the config. They take precedence over those at ``path``."""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("auto", *DTYPES):
+            raise ValueError(f"model.dtype must be auto or one of {', '.join(DTYPES)}, found {self.dtype!r}")
+        if self.path is None and not self.config:
+            raise ValueError("model.path is missing: give model=PRESET, or model.path=CONFIG_JSON_OR_FOLDER")
+
+    def config_json(self) -> Mapping[str, Any]:
+        return {**(read_model_config("model.path", self.path) if self.path else {}), **self.config}
+
+    def build(self, backends: BackendChoice | None = None) -> HybridModel:
+        raise ValueError("model: a config has no weights to run; accepted: model=hf model.path=FOLDER")
+
+
+@dataclass(kw_only=True)
 class RandomModelSettings(ModelSettings):
     """A model with random weights from ``seed``. The other fields are keys of the family's Hugging Face config."""
 
@@ -154,6 +188,9 @@ class RandomModelSettings(ModelSettings):
         chosen = getattr(self, "num_experts_per_tok", 0)
         if experts is not None and chosen > experts:
             raise ValueError(f"model.num_experts_per_tok must be at most the {experts} experts, found {chosen}")
+
+    def config_json(self) -> Mapping[str, Any]:
+        return {**self.config(), "dtype": self.dtype}
 
     def config(self) -> dict[str, Any]:
         """The keys of ``config.json``."""

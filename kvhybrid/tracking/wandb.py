@@ -19,6 +19,9 @@ from typing import Any
 from kvhybrid.tracking.base import Tracker, TrackerError, reason_of
 from kvhybrid.tracking.paths import without_folders
 
+MOST_PATIENCE = 2_000_000
+"""Seconds: `poll` counts milliseconds in 31 bits."""
+
 
 @dataclass(kw_only=True)
 class WandbTracker(Tracker):
@@ -35,8 +38,10 @@ class WandbTracker(Tracker):
     """Seconds to wait for wandb to start, to accept a step, and to finish, which may include an upload."""
 
     def __post_init__(self) -> None:
-        if self.patience <= 0:
-            raise ValueError(f"tracking.wandb.patience must be more than 0, found {self.patience}")
+        if not 0 < self.patience <= MOST_PATIENCE:
+            raise ValueError(
+                f"tracking.wandb.patience must be more than 0 and at most {MOST_PATIENCE:,}, found {self.patience}"
+            )
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, config: Mapping[str, Any], folder: Path) -> None:

@@ -59,6 +59,8 @@ def empty_pool(side: ManagerSide, model: str, size: Size) -> Iterator[Run]:
     untouched pages included.
     """
 
+    side.cache(MODELS[model], 2)  # what is imported on first use is no part of a pool
+
     def run() -> Run:
         settle_heap()
         resident = _in_a_child(lambda: _resident_growth(side, model, size))

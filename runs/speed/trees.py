@@ -17,7 +17,7 @@ from typing import TypeAlias
 from kvhybrid.errors import InputError
 from runs.speed.agreement import differences
 from runs.speed.comparisons import scale_of
-from runs.speed.plan import Plan, take_turns
+from runs.speed.plan import Plan, Step, take_turns
 from runs.speed.run import add_plan_options, plan_of, say
 from runs.speed.side import Run, Runs
 from runs.speed.worker import ENVIRONMENTS, MissingEnvironmentError, Worker, WorkerProcess
@@ -67,6 +67,11 @@ def rows(side: str, old: Sequence[Run], new: Sequence[Run], work: str) -> Iterat
         yield f"| {' | '.join(cells)} |"
 
 
+def _with_rounds(step: Step, rounds: int) -> Step:
+    """A work on the trace's parts has a part for every round."""
+    return replace(step, rounds=rounds, size=replace(step.size, parts=rounds))
+
+
 def main(given: Sequence[str] | None = None) -> int:
     """0, or 1 where the trees decided differently; 2 where something cannot be run."""
     parser = argparse.ArgumentParser(prog="python -m runs.speed.trees", description=__doc__)
@@ -89,7 +94,7 @@ def main(given: Sequence[str] | None = None) -> int:
             say(str(error))
             return 2
         if options.rounds:
-            plan = replace(plan, steps=tuple(replace(step, rounds=options.rounds) for step in plan.steps))
+            plan = replace(plan, steps=tuple(_with_rounds(step, options.rounds) for step in plan.steps))
         for side, work, runs in measure(plan, trees):
             for row in rows(side, runs["old", work], runs["new", work], work):
                 print(row, flush=True)

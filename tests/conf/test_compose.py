@@ -39,7 +39,9 @@ def composed(*overrides: str, verb: str = "run") -> DictConfig:
 
 def overrides_for(group: str, choice: str, tmp_path: Path) -> list[str]:
     needed = []
-    if choice == "hf":
+    if (group, choice) == ("cache", "hf"):
+        needed = ["cache.path=FOLDER"]
+    if (group, choice) == ("model", "hf"):
         (tmp_path / "config.json").write_text("{}")
         needed = [f"model.path={tmp_path}"]
     if choice == "prompts":

@@ -136,6 +136,7 @@ OTHER_CALLS: dict[str, Callable[[KVCacheManager, Request], object]] = {
     "cache_blocks": lambda manager, request: manager.cache_blocks(request, 4),
     "free": lambda manager, request: manager.free(request),
     "pop_blocks_for_free": lambda manager, request: manager.pop_blocks_for_free(request),
+    "forget": lambda manager, request: manager.forget(request),
     "blocks_to_finish": lambda manager, request: manager.blocks_to_finish(request, 4),
 }
 

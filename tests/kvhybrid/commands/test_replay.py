@@ -60,6 +60,18 @@ def test_it_fills_a_folder_prints_it_last_and_never_imports_torch(tmp_path: Path
         assert part in done.stdout
 
 
+def test_a_model_by_its_config_gives_what_its_layers_by_hand_give(tmp_path: Path) -> None:
+    words = [TRACE, "executor=open_loop", "pool=memory", "pool.memory=1GiB", "pool.block_size=16"]
+    for name, cache in {"by_hand": ["cache=jamba_mini"], "config": ["cache=hf", "cache.path=jamba_mini"]}.items():
+        assert main(["replay", *words, *cache, f"hydra.run.dir={tmp_path / name}"]) == 0
+    by_hand, by_config = (content(tmp_path / name)[1] for name in ("by_hand", "config"))
+    assert by_config["hit_rate"] == by_hand["hit_rate"] > 0
+    assert by_config["steps"] == by_hand["steps"]
+    shown = ("kind", "num_layers", "block_size")
+    groups = [sorted(tuple(g[key] for key in shown) for g in s["groups"]) for s in (by_hand, by_config)]
+    assert groups[0] == groups[1]
+
+
 def test_lines_are_printed_at_an_interval_of_steps_and_at_the_end(tmp_path: Path) -> None:
     words = [TRACE, "sample_every=50", "executor=open_loop", f"hydra.run.dir={tmp_path}"]
     assert main(["replay", *words]) == 0
@@ -89,6 +101,19 @@ def test_a_sweep_ends_with_a_table_of_its_jobs(tmp_path: Path, capsys: pytest.Ca
     assert small < large
 
 
+def test_a_model_that_retention_cannot_thin_out_is_a_refused_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [TRACE, "-m", "cache=llama,gemma3_27b", "retention=every_n", "retention.interval=512"]
+    assert main(["replay", *words, f"hydra.sweep.dir={tmp_path}"]) == 2
+    out = capsys.readouterr().out
+    assert re.search(r"^0 +refused +cache=llama *$", out, re.MULTILINE)
+    assert re.search(r"^1 +done +cache=gemma3_27b ", out, re.MULTILINE)
+    assert re.search(
+        r"^job 0 refused: retention_interval = 512: .* the groups 'full' \(full\) keep", out, re.MULTILINE
+    )
+
+
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
@@ -105,6 +130,9 @@ def test_a_sweep_ends_with_a_table_of_its_jobs(tmp_path: Path, capsys: pytest.Ca
         ([TRACE, "pool.num_blocks=5"], ["needs", "blocks", "the pool has 5"]),
         ([TRACE, "scheduler.max_model_len=64"], ["small_trace.jsonl: the longest request has", "max_model_len"]),
         ([TRACE, "cache=custom"], ["cache.layers must have an entry"]),
+        ([TRACE, "cache=hf"], ["or cache.path must name a config.json; found none"]),
+        ([TRACE, "cache=hf", "cache.path=jamba_mni"], ["cache.path: jamba_mni: cannot be read", "did you mean"]),
+        ([TRACE, "cache=llama", "cache.path=jamba_mini"], ["give one of cache.layers and cache.path"]),
         (
             [TRACE, "cache=custom", "cache.layers=[{spec: full, cuont: 2}]"],
             ["cuont: no such key", "did you mean count"],

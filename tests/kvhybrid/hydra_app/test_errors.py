@@ -25,7 +25,11 @@ MISTAKES = {
     "a tracker that is not there": (["tracking.csv=1"], ["tracking.csv: no such key; accepted: jsonl, wandb"]),
     "no such choice": (
         ["model=nope"],
-        ["model=nope: no such choice", "accepted: bamba_tiny, gemma3_bytes, gemma3_tiny, ", ", hf, jamba_bytes, "],
+        [
+            "model=nope: no such choice",
+            "accepted: bamba_tiny, config, gemma3_bytes, gemma3_tiny, ",
+            ", hf, jamba_bytes, ",
+        ],
     ),
     "nearly a choice": (["model=gema3_tiny"], ["did you mean model=gemma3_tiny?"]),
     "a word for a number": (

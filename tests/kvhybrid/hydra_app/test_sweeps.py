@@ -104,6 +104,15 @@ def test_a_failed_job_alone_is_exit_code_1(name: str, plug_ins: str, tmp_path: P
     assert statuses(folder) == {"0": "failed", "1": "done"}
 
 
+def test_a_plug_in_that_exits_ends_only_its_own_job(tmp_path: Path) -> None:
+    stop = f"+tracking.stop={{kind: '{STOPPING}', how: SystemExit, num_blocks: 20}}"
+    assert sweep(tmp_path / "sweep", "pool.num_blocks=20,30", stop) == 1
+    assert statuses(tmp_path / "sweep") == {"0": "failed", "1": "done"}
+    with pytest.raises(RuntimeError, match="a plug-in has called sys"):
+        main(["replay", TRACE, "pool.num_blocks=20", stop, f"hydra.run.dir={tmp_path / 'alone'}"])
+    assert json.loads((tmp_path / "alone" / "summary.json").read_text())["status"] == "failed"
+
+
 @needs_joblib
 def test_a_worker_that_is_killed_costs_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stop = f"+tracking.stop={{kind: '{STOPPING}', how: SIGKILL, num_blocks: 30}}"
@@ -178,9 +187,9 @@ def test_a_job_that_is_refused_says_why_this_time_and_leaves_a_result_alone(
     result = (tmp_path / "1" / "summary.json").read_text()
     capsys.readouterr()
     assert sweep(tmp_path, "scheduler.watermark=3,0.5") == 2
-    assert jobs_in(tmp_path)["0"]["reason"] == "scheduler.watermark must lie in [0, 1), found 3.0"
+    assert jobs_in(tmp_path)["0"]["reason"] == "scheduler.watermark must lie in [0, 1], found 3.0"
     assert sweep(tmp_path, "scheduler.watermark=3,4") == 2
-    assert "scheduler.watermark must lie in [0, 1), found 4.0" in capsys.readouterr().err
+    assert "scheduler.watermark must lie in [0, 1], found 4.0" in capsys.readouterr().err
     assert (tmp_path / "1" / "summary.json").read_text() == result
 
 
@@ -246,6 +255,7 @@ def test_optuna_goes_on_past_a_trial_that_is_refused(tmp_path: Path) -> None:
             "objective=hitrate: no such figure of the summary; did you mean objective=hit_rate?",
         ),
         ("status", "objective=status: no such figure of the summary; "),
+        ("nothing of the kind", " more"),
         ("group/full/hit_rat", "did you mean objective=group/full/hit_rate?"),
     ],
 )
@@ -256,6 +266,7 @@ def test_a_wrong_objective_is_refused_before_the_run(
     assert main(["replay", TRACE, f"objective={objective}"]) == 2
     captured = capsys.readouterr()
     assert hint in captured.err
+    assert len(captured.err) < 1000, "most figures are counted, not listed"
     assert captured.out == ""
     assert list(tmp_path.iterdir()) == []
 

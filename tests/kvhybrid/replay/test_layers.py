@@ -20,6 +20,7 @@ GROUPS = {
     "llama4_scout": {"full": 1, "chunked_local": 3},
     "gpt_oss": {"full": 1, "sliding_window": 1},
     "custom": {},
+    "hf": {},
 }
 
 

@@ -113,6 +113,8 @@ def test_ctrl_c_while_wandb_starts_leaves_a_marked_folder(
     assert not (folder / CLAIM).exists()
 
 
-def test_no_patience_is_refused() -> None:
-    with pytest.raises(ValueError, match="patience must be more than 0, found 0"):
-        WandbTracker(patience=0)
+@pytest.mark.parametrize("patience", [0, -1.0, float("nan"), float("inf"), 1e7])
+def test_a_patience_that_cannot_be_waited_is_refused(patience: float) -> None:
+    wanted = f"patience must be more than 0 and at most 2,000,000, found {patience}"
+    with pytest.raises(ValueError, match=wanted):
+        WandbTracker(patience=patience)

@@ -137,6 +137,21 @@ def test_adopted_blocks_that_are_free_are_part_of_what_a_state_holds() -> None:
     assert compute(cache, second, 2)
 
 
+@pytest.mark.parametrize("usable", [7, 8])
+def test_a_state_that_others_hold_saves_no_block_after_the_first_token(usable: int) -> None:
+    """The first request holds 4 blocks. The second reads two of them at token 6, and one at token 7."""
+    specs = [ChunkedLocalAttentionSpec(block_size=2, chunk=4), MambaSpec(block_size=2)]
+    cache = cache_of(specs, usable + 1, 16)
+    present(cache, 6, held=True)
+    second = Request("second", [*range(6), 10, 11, 12], hasher=cache.hasher)
+    if not admit(cache, second, 1):
+        assert usable == 7
+        return
+    cache.new_step_starts()
+    assert second.num_computed_tokens == 7, "six of them hit"
+    assert compute(cache, second, 2)
+
+
 def test_the_groups_need_not_be_at_their_worst_in_one_step() -> None:
     """The chunk group holds 4 blocks up to token 40, the full group its eleventh from token 41 on."""
     specs = [FullAttentionSpec(block_size=4), ChunkedLocalAttentionSpec(block_size=4, chunk=8)]

@@ -1,0 +1,1 @@
+"""Configs of well-known models, without weights: ``kvhybrid plan model=NAME``."""

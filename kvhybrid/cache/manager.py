@@ -156,8 +156,7 @@ class KVCacheManager:
 
         Args:
             request: Running, or about to be admitted. Its ``num_computed_tokens`` are those before the step.
-            num_new_tokens: Tokens that the step computes, drafts included. Negative only to give up tokens beyond
-                the request's own.
+            num_new_tokens: Tokens that the step computes, with drafts. Negative only to give drafts up.
             num_new_computed_tokens: Tokens of the hit to adopt: all of ``new_computed_blocks``, or 0 to adopt
                 nothing of it.
             new_computed_blocks: What the look-up of this request found, for an admission.
@@ -358,10 +357,8 @@ class KVCacheManager:
     def forget(self, request: Request) -> None:
         """Drop the keys of all prefixes of ``request``, whichever request computed their blocks.
 
-        For a request whose results cannot be trusted. Its blocks stay held until it is freed.
-
-        Raises:
-            ValueError: Another request of its id holds blocks.
+        For a request whose results cannot be trusted. Its blocks stay held until it is freed. Raises ValueError if
+        another request of its id holds blocks.
         """
         self._held_by(request)
         self.coordinator.forget(request)
@@ -389,8 +386,7 @@ class KVCacheManager:
         It starts with a step of ``num_new_tokens`` and without a hit, as if it were not admitted yet.
 
         Raises:
-            ValueError: ``num_new_tokens`` is negative or more than the longest request has, or another request of
-                its id holds blocks.
+            ValueError: ``num_new_tokens`` is out of range, or another request of its id holds blocks.
         """
         self._held_by(request)
         check_count(f"request {request.request_id!r}: num_new_tokens", num_new_tokens, self.max_model_len)

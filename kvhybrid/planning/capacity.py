@@ -1,4 +1,5 @@
-"""Capacity: what fits in a plan, the bytes of a request by kind, and warnings about requests that can never hit."""
+"""Capacity: what fits in a plan, the bytes of a request by kind, and warnings about requests that can never
+hit."""
 
 from __future__ import annotations
 
@@ -95,8 +96,8 @@ def warnings(plan: CachePlan, max_batched_tokens: int) -> Iterator[str]:
 def all_full(specs: Mapping[str, KVCacheSpec], plan: CachePlan) -> CachePlan | None:
     """The plan of the same model with full attention in all layers; None for a model without attention.
 
-    A layer with a window or a chunk keeps its heads. A layer with a state gets those of the model's largest attention
-    layer.
+    A layer with a window or a chunk keeps its heads. A layer with a state gets those of the model's largest
+    attention layer.
     """
     tokens = [spec for spec in specs.values() if hasattr(spec, "num_kv_heads")]
     if not tokens:

@@ -377,3 +377,19 @@ def test_a_recorded_failure_plays_again(tmp_path: Path) -> None:
             driver.step()
     assert '"evict"' in path.read_text()
     assert main(["scenario", str(path)]) == 0
+
+
+def test_a_recorded_request_without_a_result_plays_again(tmp_path: Path) -> None:
+    path = tmp_path / "failed.jsonl"
+    with Recorder(path) as recorder:
+        cache = recorder.manager(KVCacheConfig((KVCacheGroup("full", FULL),), 100), max_model_len=200)
+        driver = Driver(cache)
+        for name in ("good", "bad"):
+            driver.submit(name, 0 if name == "good" else 500, 20)
+        driver.scheduler.update_from_output(driver.scheduler.schedule(), {"good": 3}, failed=["bad"])
+        again = Request("again", range(500, 520), hasher=cache.hasher)
+        assert cache.get_computed_blocks(again).num_tokens == 0
+        while driver.scheduler.has_unfinished:
+            driver.step()
+    assert '"evict"' in path.read_text()
+    assert main(["scenario", str(path)]) == 0

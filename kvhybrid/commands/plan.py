@@ -35,11 +35,11 @@ presets (the first line of each file):
 {choices}
 
 other options:
-  --json              print the figures as JSON and nothing else; of a sweep, a list
-  -m, --multirun      sweep over the values that commas separate
+  --json              print only the figures, as JSON; for a sweep, as a list
+  -m, --multirun      sweep over comma-separated values
   --cfg job           print the composed config and stop
   --config-dir DIR    add a folder with choices of your own
-  --hydra-help        all that Hydra offers
+  --hydra-help        all options of Hydra
   -sc install=bash    completion of choices and keys: eval "$(kvhybrid plan -sc install=bash)"
 
 HYDRA_FULL_ERROR=1 shows tracebacks."""

@@ -1,4 +1,5 @@
-"""Capacity: what a plan holds, what a request costs by kind, and what could never be hit."""
+"""Capacity: what fits in a plan, the bytes of a request by kind, and warnings about requests that can never
+hit."""
 
 from __future__ import annotations
 
@@ -13,17 +14,17 @@ from kvhybrid.specs import FullAttentionSpec, KVCacheSpec
 
 PADDING = "padding"
 MOST_TOKENS = 1 << 30
-"""Tokens beyond which a request's length is not searched: a model of states alone has no longest request."""
+"""Upper bound, in tokens, of the search for the longest request: a model with only states has no limit."""
 
 
 @dataclass(frozen=True)
 class KindCost:
-    """What the layers of one kind, or padding, take of a request."""
+    """The bytes of the layers of one kind, or of padding, in a request."""
 
     kind: str
     num_bytes: int
     share: float
-    """Of all bytes that the request holds, 0 to 1."""
+    """Share of all bytes that the request holds, 0 to 1."""
 
 
 def kinds_of(plan: CachePlan) -> dict[str, list[str]]:
@@ -35,13 +36,13 @@ def kinds_of(plan: CachePlan) -> dict[str, list[str]]:
 
 
 def kind_name(spec: KVCacheSpec) -> str:
-    """``sliding_window 1024``: the registered name, and the size of what the layer reads where it has one."""
+    """The registered name and, if any, the size of the window or chunk, e.g. ``sliding_window 1024``."""
     sizes = [str(getattr(spec, name)) for name in ("window", "chunk") if hasattr(spec, name)]
     return " ".join([spec.kind, *sizes])
 
 
 def blocks_held(plan: CachePlan, num_tokens: int) -> tuple[int, ...]:
-    """Blocks that a decoding request of ``num_tokens`` tokens holds, group by group."""
+    """Per group, the blocks that a decoding request of ``num_tokens`` tokens holds."""
     start = max(num_tokens - 1, 0)
     return tuple(
         group.spec.step_blocks(start, num_tokens, plan.config.block_size_of(group.spec))
@@ -50,7 +51,7 @@ def blocks_held(plan: CachePlan, num_tokens: int) -> tuple[int, ...]:
 
 
 def costs(plan: CachePlan, blocks: Sequence[int]) -> tuple[KindCost, ...]:
-    """The bytes of ``blocks`` blocks of each group: by kind, and what padding adds to them."""
+    """The bytes of ``blocks`` blocks of each group, by kind and with padding separate."""
     used: dict[str, int] = dict.fromkeys(kinds_of(plan), 0)
     for group, count in zip(plan.config.groups, blocks, strict=True):
         for layer in group.layers:
@@ -62,19 +63,19 @@ def costs(plan: CachePlan, blocks: Sequence[int]) -> tuple[KindCost, ...]:
 
 
 def requests_at_once(plan: CachePlan, num_tokens: int) -> int:
-    """Requests of ``num_tokens`` tokens that the pool, without its null block, can always run at once."""
+    """Requests of ``num_tokens`` tokens that the pool, without its null block, can always run concurrently."""
     needed = sum(request_blocks(plan.config, num_tokens, plan.max_in_flight_tokens))
     return (plan.num_blocks - 1) // needed
 
 
 def longest_request(plan: CachePlan) -> int | None:
-    """Tokens of the longest request that the pool holds, even beyond the model's own limit; None if unlimited."""
+    """Tokens of the longest request that fits, even beyond the model's own limit; None if unlimited."""
     longest = longest_model_len(plan.config, MOST_TOKENS, plan.max_in_flight_tokens)
     return None if longest == MOST_TOKENS else longest
 
 
 def warnings(plan: CachePlan, max_batched_tokens: int) -> Iterator[str]:
-    """Why requests of this cache could never hit, one line each."""
+    """The reasons why requests of this cache can never hit, one line each."""
     cacheable = [group for group in plan.config.groups if group.spec.cacheable]
     for group in plan.config.groups:
         if not group.spec.cacheable:
@@ -93,9 +94,9 @@ def warnings(plan: CachePlan, max_batched_tokens: int) -> Iterator[str]:
 
 
 def all_full(specs: Mapping[str, KVCacheSpec], plan: CachePlan) -> CachePlan | None:
-    """The plan of the same model if all its layers were full attention; None for one without attention.
+    """The plan of the same model with full attention in all layers; None for a model without attention.
 
-    A layer with a window or a chunk keeps its heads. One with a state gets those of the model's largest
+    A layer with a window or a chunk keeps its heads. A layer with a state gets those of the model's largest
     attention layer.
     """
     tokens = [spec for spec in specs.values() if hasattr(spec, "num_kv_heads")]

@@ -1,8 +1,8 @@
-"""Observation: what every layer of a transformers model keeps, seen by running the model without weights.
+"""Observation: what every layer of a transformers model keeps, found by running the model without weights.
 
 The model is built from its config on torch's meta device, where tensors have a shape and a dtype but no data. It
-then reads a few tokens with the cache that it makes for itself, and what lies in that cache is what it keeps.
-Nothing here knows a model type; `kvhybrid.planning.rules` turns the result into specs.
+then reads a few tokens with its own cache, whose tensors show what each layer keeps. Nothing here depends on a
+model type; `kvhybrid.planning.rules` converts the result to specs.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from kvhybrid.errors import one_line
 from kvhybrid.planning.error import PlanningError
 
 NUM_TOKENS = 2
-"""Tokens that the model reads: enough for every layer to write, and fewer than any window."""
+"""Number of tokens that the model reads: enough for every layer to write, and fewer than any window."""
 DTYPES = ("bfloat16", "float16", "float32")
 MOST_SHOWN = 200
-"""Characters of transformers' own message that a refusal repeats."""
+"""Maximum length of transformers' message in an error, in characters."""
 
 CACHES = ("cache", "past_key_values", "cache_params")
-"""What the output of a model calls its cache: by transformers 5.24, by earlier ones, and by Mamba there."""
+"""Attributes of a model's output with its cache: in transformers 5.24, in earlier versions, and in their Mamba."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class KeptTensor:
     """One tensor that a layer keeps for one sequence, without its batch dimension."""
 
     name: str
-    """The attribute that holds it, e.g. ``keys``; with its entry where it holds several: ``conv_states.0``."""
+    """The attribute that holds it, e.g. ``keys``, or with its index if there are several: ``conv_states.0``."""
     shape: tuple[int, ...]
     dtype: str
 
@@ -54,7 +54,7 @@ class ObservedLayer:
     index: int
     tensors: tuple[KeptTensor, ...]
     window: int | None = None
-    """Tokens that its cache is told to keep for a window or a chunk."""
+    """Tokens that its cache is configured to keep for a window or a chunk."""
 
 
 @dataclass(frozen=True)
@@ -64,20 +64,20 @@ class Observation:
     model_type: str
     num_layers: int
     layers: tuple[ObservedLayer, ...]
-    """Those that keep something, by index: a layer that reads another's cache is not among them."""
+    """The layers that have a cache, by index; layers that read another layer's cache are not included."""
     config: Mapping[str, Any]
     """The config of the decoder, with transformers' defaults filled in."""
     num_parameters: int
     dtype: str
-    """Of the weights."""
+    """Element type of the weights."""
 
 
 def observe(config: Mapping[str, Any], dtype: str | None = None) -> Observation:
-    """What the model described by ``config``, the content of a ``config.json``, keeps in each layer.
+    """What each layer of the model described by ``config``, the content of a ``config.json``, keeps.
 
-    ``dtype`` is that of the weights; where not given, the config's own, or bfloat16. Of a multimodal
-    model only the decoder is built. Raises `PlanningError` for a config that transformers cannot run, for a model
-    without a cache, and for an encoder-decoder.
+    ``dtype`` is that of the weights, by default the config's own, or bfloat16. Only the decoder of a multimodal
+    model is built. Raises `PlanningError` for a config that transformers cannot run, for a model without a cache,
+    and for an encoder-decoder.
     """
     parsed = _parse(config)
     name = dtype or _dtype_of(config)
@@ -100,8 +100,8 @@ def observe(config: Mapping[str, Any], dtype: str | None = None) -> Observation:
 
 
 def kept_layers(model: nn.Module, token_ids_1T: Tensor) -> tuple[ObservedLayer, ...]:
-    """What ``model``, on any device, keeps of one sequence: in the cache that it returns, or, where it returns
-    none, in one that it is given, and in its own modules."""
+    """What ``model``, on any device, keeps of one sequence: in the cache that it returns or, if it returns none,
+    in one that is passed to it, and in its own modules."""
     before = dict(_module_tensors(model))
     with torch.no_grad():
         output = model(input_ids=token_ids_1T, use_cache=True)
@@ -135,7 +135,7 @@ def _parse(config: Mapping[str, Any]) -> Any:
         close = get_close_matches(model_type, CONFIG_MAPPING, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise PlanningError(f"model_type {model_type!r}: unknown to transformers {transformers.__version__}{hint}")
-    # How weights are compressed changes nothing of what is cached, and may need a library that is not installed.
+    # Compression of the weights does not affect the cache, and may need a library that is not installed.
     content = {key: value for key, value in config.items() if key != "quantization_config"}
     with _quiet(), _refusals_of(model_type):
         parsed = CONFIG_MAPPING[model_type].from_dict(content)
@@ -151,7 +151,7 @@ def _parse(config: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def _refusals_of(model_type: str) -> Iterator[None]:
-    """Whatever transformers raises about a config, as one line."""
+    """Convert exceptions of transformers about a config to one line."""
     try:
         yield
     except Exception as error:
@@ -172,7 +172,7 @@ def _dtype_of(config: Mapping[str, Any]) -> str:
 
 
 def _layer_tensors(layer: Any) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a cache layer that have a batch dimension, those in dicts too."""
+    """The tensors of a cache layer that have a batch dimension, including those in dicts."""
     held = dict(vars(layer))
     if held.get("values") is held.get("keys"):
         held.pop("values", None)  # one storage under two names
@@ -183,7 +183,8 @@ def _layer_tensors(layer: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _beside_layers(cache: Any) -> Iterator[tuple[tuple[int, str], Tensor]]:
-    """What a cache of a model's own class holds apart from ``layers``: lists and dicts of tensors, one a layer."""
+    """The tensors per layer that a model-specific cache class has in addition to ``layers``, in lists and
+    dicts."""
     held = {} if cache is None else {name: value for name, value in vars(cache).items() if name != "layers"}
     for name, value in held.items():
         for index, entry in _entries(value):
@@ -210,7 +211,8 @@ def _module_tensors(model: nn.Module) -> Iterator[tuple[tuple[int, str], Tensor]
 
 
 def _in_dtype(layer: ObservedLayer, dtype: str) -> ObservedLayer:
-    """The model runs in bfloat16, the dtype that every kernel takes: what is kept in it follows the weights."""
+    """The model runs in bfloat16, which every kernel supports; tensors of this type take the dtype of the
+    weights."""
     kept = (replace(tensor, dtype=dtype) if tensor.dtype == "bfloat16" else tensor for tensor in layer.tensors)
     return replace(layer, tensors=tuple(kept))
 
@@ -221,7 +223,7 @@ def _described(name: str, tensor: Tensor) -> KeptTensor:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings and log lines of transformers: what matters of them is raised."""
+    """Suppress the warnings and log lines of transformers; important problems are raised."""
     level = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()
     disabled = logging.root.manager.disable

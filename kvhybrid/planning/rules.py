@@ -1,8 +1,9 @@
-"""Rules: from what a model was seen to keep to the specs of its layers.
+"""Rules that convert an observation of a model to the specs of its layers.
 
-Observation yields heads, head sizes, windows, states and dtypes. It cannot tell a chunk from a window, a latent
-from keys and values, or which part of a stored tensor is never read again. The rules here can, from the config and
-the names of the tensors; `tests/kvhybrid/planning/test_rules.py` checks each on real models.
+Observation yields heads, head sizes, windows, states and dtypes. It cannot distinguish a chunk from a window, or a
+latent from keys and values, and does not show which part of a stored tensor is never read again. The rules here
+derive this from the config and the names of the tensors; `tests/kvhybrid/planning/test_rules.py` checks each of
+them on real models.
 """
 
 from __future__ import annotations
@@ -26,35 +27,38 @@ if TYPE_CHECKING:
 
 KEYS, VALUES = "keys", "values"
 INDEXER_KEYS = ("indexer_keys", "idx_keys")
-"""Keys of a sparse attention's indexer: a vector for every token, in addition to keys and values."""
+"""Keys of a sparse attention's indexer: one vector per token, in addition to keys and values."""
 UNPLANNED = ("compressed_kv", "buffer_kv", "buffer_gate", "overlap_kv", "overlap_gate")
-"""Entries that grow by one for every few tokens, with a buffer for the tokens between (DeepSeek-V4)."""
+"""Entries that grow by one every few tokens, with a buffer for the tokens in between (DeepSeek-V4)."""
 CONV = "conv_states"
 """transformers stores as many inputs of a convolution as its kernel is wide; the oldest one is never read."""
 ALL_INPUTS_READ = ("zaya",)
-"""Model types that do read it: theirs are two convolutions in a row."""
+"""Model types that do read it, because they have two successive convolutions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheOptions:
-    """How the cache of a model is laid out, where that is a choice."""
+    """Options of a cache's layout."""
 
     block_size: int = 16
     kv_dtype: str | None = None
-    """Of keys, values and latents; the model's own where not given."""
+    """Dtype of keys, values and latents; None: the model's own."""
     state_dtype: str | None = None
-    """Of recurrent states; where not given, what the model computes them in."""
+    """Dtype of recurrent states; None: that in which the model computes them."""
     tp: int = 1
     """Tensor-parallel ranks. All sizes are those of one rank."""
     all_stored: bool = False
-    """Count every input that transformers stores for a convolution, also the one that is never read."""
+    """Whether to count every input that transformers stores for a convolution, including the one that is never
+    read.
+    """
 
 
 def layer_specs(seen: Observation, options: CacheOptions) -> dict[str, KVCacheSpec]:
-    """The spec of everything that the layers of a model keep, in the order of its layers.
+    """The specs of a model's layers, in the order of the layers.
 
-    ``layer3`` is layer 3; what else it keeps is ``layer3.state`` and ``layer3.indexer``. Raises `PlanningError`
-    for a layer that keeps what no spec describes, and for sizes that ``options.tp`` ranks cannot share.
+    ``layer3`` is layer 3; additional caches of it are ``layer3.state`` and ``layer3.indexer``. Raises
+    `PlanningError` for a layer that no spec describes, and for sizes that cannot be divided over ``options.tp``
+    ranks.
     """
     specs: dict[str, KVCacheSpec] = {}
     for layer in seen.layers:
@@ -104,7 +108,7 @@ def _attention(
 
 
 def _is_chunked(config: Mapping[str, Any], layer: ObservedLayer) -> bool:
-    """transformers keeps a chunk as it keeps a window of the same size; only the mask differs."""
+    """transformers stores a chunk like a window of the same size; only the mask differs."""
     types = config.get("layer_types")
     if types and layer.index < len(types):
         return bool(types[layer.index] == "chunked_attention")
@@ -112,7 +116,7 @@ def _is_chunked(config: Mapping[str, Any], layer: ObservedLayer) -> bool:
 
 
 def _latent(kept: KeptTensor, options: CacheOptions, size: int | None = None) -> KVCacheSpec:
-    """One vector for every token, which all ranks hold in full."""
+    """One vector per token, of which every rank holds a full copy."""
     return MLAAttentionSpec(
         block_size=options.block_size,
         num_kv_heads=kept.shape[0] if len(kept.shape) == 3 else 1,
@@ -122,7 +126,7 @@ def _latent(kept: KeptTensor, options: CacheOptions, size: int | None = None) ->
 
 
 def _heads_per_rank(heads: int, tp: int, index: int) -> int:
-    """Key-value heads of one rank: an equal share, or a copy of one where there are fewer heads than ranks."""
+    """Key-value heads of one rank: an equal share, or a copy of one if there are fewer heads than ranks."""
     if heads % tp and tp % heads:
         raise PlanningError(
             f"tp={tp}: layer {index} has {heads} key-value heads; accepted: a divisor or a multiple of {heads}"
@@ -144,7 +148,7 @@ def _state(
 
 
 def _needed(tensor: KeptTensor, all_read: bool) -> Iterator[tuple[int, ...]]:
-    """The shape that has to be kept: nothing of a convolution that sees the current token alone."""
+    """The shape that has to be kept; nothing for a convolution that only sees the current token."""
     *channels, width = tensor.shape
     if tensor.name.startswith(CONV) and not all_read:
         width -= 1
@@ -155,8 +159,8 @@ def _needed(tensor: KeptTensor, all_read: bool) -> Iterator[tuple[int, ...]]:
 def _shape_per_rank(
     config: Mapping[str, Any], tensor: KeptTensor, shape: tuple[int, ...], tp: int, index: int
 ) -> tuple[int, ...]:
-    """Channels or heads, the first dimension, are split. The convolution of Mamba-2 also covers the inputs of its
-    groups, and every rank needs at least one group."""
+    """The first dimension, channels or heads, is split over the ranks. The convolution of Mamba-2 also covers the
+    inputs of its groups, and every rank needs at least one group."""
     channels, *rest = shape
     groups = config.get("mamba_n_groups") or config.get("n_groups") or config.get("mamba_ngroups") or 0
     size = config.get("mamba_d_state") or config.get("ssm_state_size") or config.get("state_size") or 0

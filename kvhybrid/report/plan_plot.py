@@ -13,8 +13,8 @@ MIB = 1 << 20
 
 
 def plot_plan(name: str, plan: CachePlan, twin: CachePlan | None, place: Path) -> None:
-    """Write a stacked picture to ``place`` as PNG: a band for each kind and for padding, and as a dashed line the
-    same model with full attention in all its layers."""
+    """Write a stacked plot to ``place`` as PNG: a band per kind and one for padding, and a dashed line for the
+    same model with full attention in all layers."""
     lengths = sorted({max(1, plan.max_model_len * point // NUM_POINTS) for point in range(1, NUM_POINTS + 1)})
     by_length = [costs(plan, blocks_held(plan, length)) for length in lengths]
     kinds = [cost.kind for cost in by_length[0]]

@@ -1,4 +1,4 @@
-"""A plan as figures: what ``summary.json`` has and the table shows."""
+"""The figures of a plan, for ``summary.json`` and the table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PlanSummary:
     lengths: Sequence[int]
     max_batched_tokens: int
     block_size: int
-    """Tokens per block that were asked for."""
+    """The requested tokens per block."""
     num_parameters: int
     overrides: Sequence[str] = ()
     status: str = "done"
@@ -39,7 +39,7 @@ class PlanSummary:
 
     @property
     def costs(self) -> tuple[KindCost, ...]:
-        """What each kind takes of a request of the maximum length."""
+        """The bytes of each kind in a request of the maximum length."""
         return costs(self.plan, self.plan.blocks_per_request)
 
     @property
@@ -47,7 +47,7 @@ class PlanSummary:
         return list(warnings(self.plan, self.max_batched_tokens))
 
     def block_size_reason(self) -> str:
-        """Why the groups have the block sizes that they have."""
+        """The reason for the groups' block sizes."""
         specs = [group.spec for group in self.plan.config.groups]
         sizes = sorted({spec.block_size for spec in specs if spec.cacheable})
         if sizes in ([], [self.block_size]):
@@ -59,7 +59,7 @@ class PlanSummary:
         return f"scaled from {self.block_size}, so that the pages of all groups have one size"
 
     def at_lengths(self) -> list[dict[str, int]]:
-        """Requests at once, and the bytes that one holds, for each length up to the longest."""
+        """Concurrent requests, and the bytes that each holds, for each length up to the longest."""
         plan = self.plan
         lengths = sorted({length for length in self.lengths if length < plan.max_model_len} | {plan.max_model_len})
         return [
@@ -116,6 +116,6 @@ class PlanSummary:
 
     @property
     def bytes_per_token(self) -> float:
-        """Bytes that a request of the maximum length holds, by its tokens."""
+        """Bytes per token of a request of the maximum length."""
         plan = self.plan
         return sum(plan.blocks_per_request) * plan.bytes_per_block / plan.max_model_len

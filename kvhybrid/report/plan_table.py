@@ -1,4 +1,4 @@
-"""Plans on stdout: one plan in full, or several side by side."""
+"""Plans on stdout: one plan in full, or a comparison of several."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvhybrid.report.table import new_table, print_table
 
 
 def print_plan(summary: PlanSummary) -> None:
-    """Layers, groups, blocks, capacity, and what each kind costs."""
+    """Print layers, groups, blocks, capacity, and the bytes of each kind."""
     plan = summary.plan
     print(f"{summary.name}: {summary.model_type}, {summary.num_layers} layers")
     for kind, layers in kinds_of(plan).items():
@@ -39,7 +39,8 @@ def print_plan(summary: PlanSummary) -> None:
 
 
 def print_plans(jobs: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-    """One row per job of a sweep: (its name, the content of its ``summary.json``), and why some were not done."""
+    """Print one row per job of a sweep, given as (name, content of ``summary.json``), and why some were not
+    done."""
     common = set.intersection(*(set(found["overrides"]) for _, found in jobs)) if len(jobs) > 1 else set()
     numbers = ["groups", "block", "bytes a\nblock", "blocks", "capacity,\ntokens", "max\nlength", "at once"]
     table = new_table("plans", ["job", "plan"], [*numbers, "longest\nrequest", "bytes a\ntoken", "padding"])
@@ -114,7 +115,7 @@ def _index(layer: str) -> int:
 
 
 def ranges(numbers: Any) -> str:
-    """``0-4, 6, 8``: ascending numbers, runs of them abbreviated."""
+    """Ascending numbers with runs abbreviated, e.g. ``0-4, 6, 8``."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:

@@ -124,7 +124,7 @@ def _paler(colour: Colour, strength: float) -> Colour:
 
 
 def place_legend(axes: Axes, *, reverse: bool = False) -> None:
-    """A legend on the right, next to the axes."""
+    """A legend to the right of the axes."""
     axes.legend(
         loc="center left",
         bbox_to_anchor=(1.01, 0.5),

@@ -25,11 +25,11 @@ from kvhybrid.specs.dtypes import dtype_bytes
 
 
 def plan(settings: PlanSettings, folder: Path | str, invocation: Invocation | None = None) -> PlanSummary:
-    """Plan the cache of ``settings.model``, print it, and fill ``folder``, which is made if it is not there.
+    """Plan the cache of ``settings.model``, print it, and write ``folder``, which is created if necessary.
 
     Raises:
-        InputError: There is no such model, or its cache does not fit. Nothing is written then.
-        FolderTakenError: ``folder`` holds something, or another process fills it.
+        InputError: The model is unknown, or its cache does not fit. Nothing is written then.
+        FolderTakenError: ``folder`` is not empty, or another process is writing to it.
         OutputError: ``folder`` cannot be written to.
     """
     place = RunFolder(folder)
@@ -93,7 +93,7 @@ def _chosen(dtype: str) -> str | None:
 
 
 def _memory(settings: PlanSettings, seen: Any) -> tuple[int, dict[str, Any]]:
-    """The bytes of the cache on one GPU, and how they come about."""
+    """The bytes of the cache on one GPU, and how they are computed."""
     if settings.gpu is None:
         return settings.pool.memory_bytes, {}
     weights = settings.weight_bytes
@@ -107,11 +107,11 @@ def _memory(settings: PlanSettings, seen: Any) -> tuple[int, dict[str, Any]]:
 def _planned(
     specs: Mapping[str, KVCacheSpec], settings: PlanSettings, memory: int, config: Mapping[str, Any]
 ) -> CachePlan:
-    """The plan for the longest request that was asked for, or else that the model reads and the memory holds."""
+    """The plan for the requested maximum length, or else for the longest that model and memory support."""
     in_flight = settings.max_batched_tokens * settings.steps_in_flight
     wanted = settings.max_model_len or config.get("max_position_embeddings")
     if not isinstance(wanted, int):
-        raise PlanningError("max_model_len is missing: the model's config does not name its longest request")
+        raise PlanningError("max_model_len is missing: the model's config has no maximum length")
     shorter = None
     if settings.max_model_len is None:
         roomy = plan_cache(specs, num_blocks=MOST_BLOCKS, max_model_len=wanted, max_in_flight_tokens=in_flight)

@@ -1,4 +1,4 @@
-"""The schema of ``kvhybrid plan``: every key that a config may have, its type and its limits."""
+"""The schema of ``kvhybrid plan``: every key of its config, with type and limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AUTO = "auto"
 
 @dataclass(kw_only=True)
 class PlanPool:
-    """The memory of the cache, where no GPU is named."""
+    """The memory of the cache if no GPU is given."""
 
     memory: str = "40GiB"
 
@@ -28,7 +28,7 @@ class PlanPool:
 
 @dataclass(kw_only=True)
 class PlanSettings:
-    """All of one plan."""
+    """The settings of one plan."""
 
     model: ModelSettings
     pool: PlanPool = field(default_factory=PlanPool)
@@ -46,10 +46,10 @@ class PlanSettings:
     steps_in_flight: int = 1
     lengths: list[int] = field(default_factory=lambda: [1024, 8192, 32768, 131072])
     seed: int = 0
-    """What small models with random weights name; it changes nothing of a plan."""
+    """Used by small models with random weights; it does not affect the plan."""
     name: str = "plan"
     objective: str = "capacity_tokens"
-    """The figure of the summary that a sweeper such as optuna is told."""
+    """The figure of the summary that is returned to a sweeper such as optuna."""
 
     def __post_init__(self) -> None:
         if not 0 < self.utilization <= 1:
@@ -75,5 +75,5 @@ class PlanSettings:
 
     @property
     def weight_bytes(self) -> int | None:
-        """Bytes of the weights on one GPU; None where the number of parameters says it."""
+        """Bytes of the weights on one GPU; None if they are computed from the number of parameters."""
         return None if self.weights == AUTO else read_bytes_of("weights", self.weights)

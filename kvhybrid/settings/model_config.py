@@ -22,7 +22,7 @@ def preset_names() -> tuple[str, ...]:
 def read_model_config(key: str, path: str) -> dict[str, Any]:
     """The config at ``path``: a JSON file, a folder with ``config.json``, or the name of a preset.
 
-    Raises ValueError, which names ``key``, for anything else.
+    Raises ValueError, with ``key`` in the message, for anything else.
     """
     place = Path(path)
     if not place.exists() and path in preset_names():

@@ -7,12 +7,16 @@ does not shrink what it finds.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+with suppress(ValueError):  # a shell ignores Ctrl-C for what it runs in the background, and so do its children
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["WANDB_MODE"] = "offline"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

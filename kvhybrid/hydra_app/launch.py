@@ -14,7 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from kvhybrid.errors import InputError
+from kvhybrid.errors import InputError, OutputError
 from kvhybrid.hydra_app.arguments import flags_first
 from kvhybrid.hydra_app.completion import completion_script
 from kvhybrid.hydra_app.errors import explain
@@ -30,7 +30,8 @@ def launch(verb: str, settings: type[Any], task: Task, arguments: Sequence[str])
     once or as a sweep.
 
     A job of a sweep that goes wrong says so and the others go on. Returns the exit code: 2 where a job was
-    refused, 1 where one failed, else 0. Raises `InputError` where nothing can be composed; no folder is left then.
+    refused, 1 where one failed, else 0. Raises `InputError` where nothing can be composed, and `OutputError` where
+    a sweep's folder cannot be written to; no folder is left then.
     """
     arguments = flags_first(verb, arguments)
     if script := completion_script(arguments):
@@ -51,6 +52,8 @@ def launch(verb: str, settings: type[Any], task: Task, arguments: Sequence[str])
             if job.crashed:
                 raise
             ended = _close(started)
+            if ended is None and started and isinstance(error, OSError) and error.errno:  # Hydra's have no number
+                raise OutputError(f"{error.filename or started[0]}: {error.strerror}") from error
             if ended is None or isinstance(error, InputError):
                 raise InputError(explain(error)) from error
             # A launcher whose worker has died, or a sweeper that cannot go on.

@@ -183,7 +183,7 @@ class Registry(Generic[T]):
             described += f" ({entry.target}, {entry.origin})"
         try:
             found: Any = resolve(entry.target)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a script that exits would pass for a run that was done
             reason = " ".join(str(error).split()) or type(error).__name__
             raise PluginError(f"{described} cannot be loaded: {reason}") from error
         self._checked(described, found)

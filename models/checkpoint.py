@@ -80,6 +80,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 def _read_shard(path: Path) -> dict[str, Tensor]:
     if not path.exists():
         raise CheckpointError(f"{path}: missing; {INDEX} lists it")
+    _require_regular(path)
     try:
         with safe_open(path, framework="pt") as shard:
             return {name: shard.get_tensor(name) for name in shard.keys()}  # noqa: SIM118
@@ -87,7 +88,14 @@ def _read_shard(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: not a safetensors file: {error}") from error
 
 
+def _require_regular(path: Path) -> None:
+    """Opening a FIFO waits for its other end, and a device may never end."""
+    if path.exists() and not path.is_file():
+        raise CheckpointError(f"{path}: cannot be read: it is not a regular file")
+
+
 def _read_json(path: Path) -> dict[str, Any]:
+    _require_regular(path)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

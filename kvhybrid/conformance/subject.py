@@ -50,7 +50,7 @@ def load_subject(target: str, rng: Random) -> Subject:
         found: Any = import_module(module_name)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that exits would pass for a spec that does
         raise InputError(f"{target} cannot be imported: {_one_line(error)}") from error
     if isinstance(found, type) and issubclass(found, KVCacheSpec):
         return Subject(target, tuple(_draw_many(target, found, rng)))
@@ -134,5 +134,5 @@ def _shown(found: object) -> str:
     return f"the class {found.__qualname__}" if isinstance(found, type) else f"of type {type(found).__qualname__}"
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -14,7 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from kvhybrid.errors import InputError
+from kvhybrid.errors import InputError, OutputError
 from kvhybrid.hydra_app.arguments import flags_first
 from kvhybrid.hydra_app.completion import completion_script
 from kvhybrid.hydra_app.errors import explain
@@ -37,7 +37,8 @@ def launch(
     once or as a sweep whose jobs ``print_jobs`` shows at its end.
 
     If a job of a sweep fails, the others still run. Returns the exit code: 2 if a job was refused, 1 if one
-    failed, else 0. Raises `InputError`, without leaving a folder, if the config cannot be composed.
+    failed, else 0. Raises `InputError` if the config cannot be composed, and `OutputError` if a sweep's folder
+    cannot be written to; neither leaves a folder.
     """
     arguments = flags_first(verb, arguments)
     if script := completion_script(arguments):
@@ -58,6 +59,8 @@ def launch(
             if job.crashed:
                 raise
             ended = _close(started, print_jobs)
+            if ended is None and started and isinstance(error, OSError) and error.errno:  # Hydra's have no number
+                raise OutputError(f"{error.filename or started[0]}: {error.strerror}") from error
             if ended is None or isinstance(error, InputError):
                 raise InputError(explain(error)) from error
             # A launcher whose worker has died, or a sweeper that cannot continue.

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kvhybrid.errors import one_line
+
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 """A folder with one of these files has a tokenizer."""
 
@@ -48,28 +50,35 @@ class TokenizerCodec(TextCodec):
     def __init__(self, folder: Path | str) -> None:
         """End tokens come from the folder's configs, or else from the tokenizer.
 
-        Raises ValueError if transformers cannot read a tokenizer from ``folder`` without running code in it, or if
-        the tokenizer has no vocabulary.
+        Raises ValueError if transformers cannot read a tokenizer from ``folder`` without running code in it, if the
+        tokenizer has no vocabulary, and for a FIFO or a device in ``folder``, which may never end.
         """
         from transformers import AutoTokenizer
 
         from kvhybrid.models.checkpoint import read_end_tokens
 
+        for entry in sorted(Path(folder).iterdir()):
+            if entry.exists() and not (entry.is_file() or entry.is_dir()):
+                raise ValueError(f"{entry}: cannot be read: it is not a regular file")
         named = read_end_tokens(Path(folder))
+        self._folder = folder
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False
             )
         except Exception as error:  # each type of tokenizer raises its own exceptions
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise ValueError(f"{folder}: the tokenizer cannot be read: {reason}") from error
+            raise ValueError(f"{folder}: the tokenizer cannot be read: {one_line(error)}") from error
         if {*self._tokenizer.get_vocab().values()} <= {*self._tokenizer.all_special_ids}:
             raise ValueError(f"{folder}: the tokenizer has no vocabulary: every text would give the same tokens")
         own = self._tokenizer.eos_token_id
         self.end_token_ids = named or frozenset(() if own is None else (own,))
 
     def encode(self, text: str) -> list[int]:
-        token_ids: list[int] = self._tokenizer.encode(text)
+        """Raises ValueError where the tokenizer fails, as without its unknown token."""
+        try:
+            token_ids: list[int] = self._tokenizer.encode(text)
+        except Exception as error:
+            raise ValueError(f"{self._folder}: the tokenizer cannot read a text: {one_line(error)}") from error
         return token_ids
 
     def decode(self, token_ids: Sequence[int]) -> str:

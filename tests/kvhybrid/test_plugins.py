@@ -194,6 +194,7 @@ class TestEntryPoints:
             ("theirs = no_such_plugin:A", "", "cannot be loaded: No module named 'no_such_plugin'"),
             (f"theirs = {MODULE}:A", "raise RuntimeError('no licence')\n", "cannot be loaded: no licence"),
             (f"theirs = {MODULE}:A", "raise RuntimeError\n", "cannot be loaded: RuntimeError"),
+            (f"theirs = {MODULE}:A", "import sys\nsys.exit()\n", "cannot be loaded: SystemExit"),
             (f"theirs = {MODULE}:A", "A = len\n", "must be a subclass of builtins:dict, found"),
         ],
     )

@@ -32,6 +32,7 @@ class WholeRequest:
 
     def __init__(self, groups: Groups) -> None:
         self.groups = groups
+        self._has_state = any(manager.spec.state for manager in groups.managers)
         periods: list[int] = []
         cycles: list[tuple[int, int]] = []
         self.is_exact = True
@@ -68,9 +69,9 @@ class WholeRequest:
             return need
         in_flight = self.groups.max_in_flight_tokens
         last = max(before, full - in_flight)
-        # No state is read from 0 tokens, and one from 1 token on. One token later, a state that others hold as
-        # well has been replaced by one of the request's own.
-        starts = {last, max(before, 1), min(before + 1, full - 1)}
+        starts = {last, max(before, 1)}  # no state is read from 0 tokens, and one from 1 token on
+        if self._has_state:  # one token later, a state that others hold as well is replaced by one of its own
+            starts.add(min(before + 1, full - 1))
         for period, phase, repeats in self._cycles:
             newest = last - (last - phase) % period
             starts.update(range(newest, max(newest - repeats * period, before - 1), -period))

@@ -244,3 +244,12 @@ def test_what_cannot_be_checked_is_one_line_and_exit_code_2(
     assert message in captured.err
     assert captured.err.startswith("kvhybrid check-spec: ")
     assert len(captured.err.splitlines()) == 1
+
+
+def test_a_module_that_exits_is_no_spec_that_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    (tmp_path / "a_script_that_exits.py").write_text("raise SystemExit\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["check-spec", "a_script_that_exits:Spec"]) == 2
+    assert "cannot be imported: SystemExit" in capsys.readouterr().err

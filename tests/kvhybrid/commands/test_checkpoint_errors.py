@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,28 @@ def folder(tmp_path: Path) -> Path:
     path.mkdir()
     save_model(path)
     return path
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "device", "folder"])
+@pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json", "tokenizer_config.json"])
+def test_what_is_no_regular_file_is_refused_rather_than_waited_for(
+    name: str, kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    save_tokenizer(folder)
+    (folder / "prompts.txt").write_text("the cat\n")
+    if name.startswith("model"):
+        (folder / "model.safetensors").unlink()
+    (folder / name).unlink(missing_ok=True)
+    if kind == "FIFO":
+        os.mkfifo(folder / name)
+    elif kind == "device":
+        (folder / name).symlink_to("/dev/zero")
+    else:
+        (folder / name).mkdir()
+    monkeypatch.chdir(folder)
+    assert main([*COMMAND, "workload=prompts", "workload.path=prompts.txt"]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert name in line or (kind == "folder" and "the tokenizer cannot read a text" in line)
 
 
 COUNT = r"must be an integer from 1 to \d+"

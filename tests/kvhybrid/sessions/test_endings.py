@@ -221,3 +221,13 @@ def test_a_disk_that_is_full_from_the_start_is_one_line(
     assert captured.out == ""
     assert captured.err == f"kvhybrid {command[0]}: {folder}: File too large\n"
     assert [place for place in tmp_path.rglob("*") if place.is_file()] == []
+
+
+def test_so_it_is_of_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "sweep"
+    with disk_for_files_of(10):
+        assert main([REPLAY[0], "-m", *REPLAY[1:], "pool.num_blocks=20,30", f"hydra.sweep.dir={folder}"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"kvhybrid replay: {folder}: File too large\n"
+    assert [place for place in tmp_path.rglob("*") if place.is_file()] == []

@@ -50,8 +50,8 @@ class TokenizerCodec(TextCodec):
     def __init__(self, folder: Path | str) -> None:
         """End tokens come from the folder's configs, or else from the tokenizer.
 
-        Raises ValueError if transformers cannot read a tokenizer from ``folder`` without running code in it, if the
-        tokenizer has no vocabulary, and for a FIFO or a device in ``folder``, which may never end.
+        Raises ValueError if transformers cannot read a tokenizer from ``folder`` without running code in it, if
+        the tokenizer has no vocabulary, and for a FIFO or a device in ``folder``, which may never end.
         """
         from transformers import AutoTokenizer
 

@@ -17,7 +17,7 @@ Entries: TypeAlias = range | IntArray
 
 def read_only(array: IntArray) -> IntArray:
     """``array``, which can no longer be written to."""
-    array.setflags(write=False)
+    array.setflags(False)  # a keyword would double the cost of this, which every look-up pays
     return array
 
 

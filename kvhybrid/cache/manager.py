@@ -118,8 +118,9 @@ class KVCacheManager:
         Raises:
             ValueError: The request's keys are not of this cache's unit, or another request of its id holds blocks.
         """
-        self._held_by(request)
-        unit = self.hash_unit
+        held, unit = self._tables.get(request.request_id), self.hash_unit
+        if held is not None and held.owner is not request:
+            self._refuse_owner(request)
         if self.enable_caching and request.hash_unit not in (None, unit):
             raise ValueError(
                 f"request {request.request_id!r} has a key for every {request.hash_unit} tokens, this cache for "
@@ -127,8 +128,9 @@ class KVCacheManager:
             )
         if not self.enable_caching or request.skip_reading_prefix_cache:
             return ComputedBlocks(self.no_hit, 0, 0)
-        hit = self.coordinator.find_longest_cache_hit(request, request.num_tokens - 1)
-        hit.cache, hit.request, hit.tokens_asked = self, request, request.num_tokens
+        tokens = request.num_tokens
+        hit = self.coordinator.find_longest_cache_hit(request, tokens - 1)
+        hit.cache, hit.request, hit.tokens_asked = self, request, tokens
         if self.coordinator.ledger is not None:
             hit.causes = self.coordinator.miss_causes(request, hit)
         return ComputedBlocks(hit, hit.num_tokens, hit.junction)

@@ -51,6 +51,8 @@ def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> Re
             f"{settings.trace.place}: the longest request has {longest} tokens, prompt and output together, "
             f"more than the {limit} of scheduler.max_model_len"
         )
+    if settings.pool.memory_is_measured:
+        raise InputError("pool.memory=auto measures a GPU, and a replay uses none: give a number of bytes")
     try:
         plan = plan_cache(
             settings.cache.layer_specs(settings.pool.block_size),

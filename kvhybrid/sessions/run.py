@@ -92,7 +92,7 @@ def build_engine(settings: RunSettings, cache_manager: Callable[..., KVCacheMana
             block_size=settings.pool.block_size,
             hash_block_size=settings.pool.hash_block_size,
             num_blocks=settings.pool.num_blocks,
-            memory_bytes=settings.pool.memory_bytes,
+            memory_bytes=_memory_bytes(settings, model, max_model_len),
             enable_prefix_caching=settings.pool.enable_prefix_caching,
             max_batched_tokens=settings.scheduler.max_batched_tokens,
             max_num_seqs=settings.scheduler.max_num_seqs,
@@ -112,6 +112,26 @@ def build_engine(settings: RunSettings, cache_manager: Callable[..., KVCacheMana
         if isinstance(error, RuntimeError) and not NO_MEMORY.search(str(error)):
             raise
         raise InputError(f"not enough memory for model and pool: {str(error).splitlines()[0]}") from error
+
+
+def _memory_bytes(settings: RunSettings, model: HybridModel, max_model_len: int) -> int | None:
+    """The bytes of the pool, measured if the settings ask for it; None if it has a number of blocks."""
+    pool = settings.pool
+    if not pool.memory_is_measured:
+        return pool.memory_bytes
+    if not settings.device.startswith("cuda"):
+        raise InputError(f"pool.memory=auto measures a GPU; with device={settings.device}, give a number of bytes")
+    from kvhybrid.engine.memory_profile import profile_memory
+
+    profile = profile_memory(
+        model,
+        settings.device,
+        max_batched_tokens=settings.scheduler.max_batched_tokens,
+        max_num_seqs=settings.scheduler.max_num_seqs,
+        max_model_len=max_model_len,
+        block_size=settings.pool.block_size,
+    )
+    return profile.cache_bytes(pool.utilization, pool.reserve_bytes)
 
 
 def _quality_hint(settings: RunSettings, error: Exception) -> str:

@@ -57,6 +57,14 @@ MISTAKES = {
         ["model.path must be a folder with config.json", "/no/such/folder"],
     ),
     "memory that cannot be read": (["pool=memory", "pool.memory=lots"], ["pool.memory must be a number with"]),
+    "more than all of a GPU": (
+        ["pool=gpu", "pool.utilization=1.5"],
+        ["pool.utilization must lie in (0, 1], found"],
+    ),
+    "a reserve that cannot be read": (
+        ["pool=gpu", "pool.reserve=some"],
+        ["pool.reserve must be a number with B, KB"],
+    ),
     "blocks and bytes": (["pool.memory=1MiB"], ["give one of pool.num_blocks and pool.memory"]),
 }
 

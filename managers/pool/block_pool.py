@@ -276,6 +276,21 @@ class BlockPool:
             raise BlockPoolError(f"blocks to evict must lie in [0, {self.num_blocks}), found {chosen}")
         self.keys.drop(np.unique(np.array(chosen, np.int32)))
 
+    def discard(self, ids: IntArray) -> None:
+        """Drop the keys of ``ids``, which nothing will hit any more. Those that are free are reused next."""
+        free = ids[self.release_of[ids] > 0]
+        releases = self.release_of[free]
+        self.keys.drop(ids)
+        if not len(free):
+            return
+        self.release_of[free] = 0
+        self._stack[self._stacked : self._stacked + len(free)] = free
+        self._stacked += len(free)
+        try:
+            self._order.remove(free, releases)
+        except Exception as error:
+            raise self._order_failed(error) from error
+
     def reset(self) -> bool:
         """Drop every key if no block is held; otherwise do nothing and return False."""
         if self.num_free != self.num_blocks - 1:

@@ -19,7 +19,14 @@ class InputError(ValueError):
     """
 
 
-class OutputError(RuntimeError):
+class RunError(RuntimeError):
+    """A run that cannot continue, although its configuration is valid. Its results so far are kept. Exit code 1.
+
+    The message is one or two lines, as for `InputError`.
+    """
+
+
+class OutputError(RunError):
     """A result that could not be written, e.g. because the disk is full. Exit code 1."""
 
 

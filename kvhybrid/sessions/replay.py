@@ -12,7 +12,7 @@ from kvhybrid.errors import InputError
 from kvhybrid.managers.eviction import orders
 from kvhybrid.managers.retention import retention_policies
 from kvhybrid.planning import plan_cache
-from kvhybrid.plugins import failure_of, path_of
+from kvhybrid.plugins import path_of
 from kvhybrid.replay.loop import ReplayLoop
 from kvhybrid.replay.prefix_keys import PrefixKeys
 from kvhybrid.replay.stats import ReplayStats
@@ -23,6 +23,7 @@ from kvhybrid.run_folder import RunFolder
 from kvhybrid.scheduling import schedulers
 from kvhybrid.scheduling.base import CapacityError
 from kvhybrid.sessions.invocation import Invocation
+from kvhybrid.sessions.refusal import refusal
 from kvhybrid.sessions.replay_settings import ReplaySettings
 from kvhybrid.sessions.replay_summary import ReplaySummary
 from kvhybrid.sessions.session import Session
@@ -52,9 +53,11 @@ def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> Re
             f"{settings.trace.place}: the longest request has {longest} tokens, prompt and output together, "
             f"more than the {limit} of scheduler.max_model_len"
         )
+    if settings.pool.memory_is_measured:
+        raise InputError("pool.memory=auto measures a GPU, and a replay uses none: give a number of bytes")
     try:
         plan = plan_cache(
-            settings.cache.layer_specs(settings.pool.block_size),
+            settings.cache.layer_specs(settings.pool.block_size, in_bytes=settings.pool.num_blocks is None),
             num_blocks=settings.pool.num_blocks,
             memory_bytes=settings.pool.memory_bytes,
             max_model_len=limit,
@@ -79,7 +82,7 @@ def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> Re
             max_num_seqs=settings.scheduler.max_num_seqs,
         )
     except (ValueError, MemoryError) as error:
-        raise InputError(failure_of(error) or " ".join(str(error).split())) from error
+        raise refusal(error) from error
     keys = PrefixKeys(plan.config.hash_unit, settings.trace.part_tokens) if cache.enable_caching else None
     return ReplayLoop(scheduler, settings.executor.arrivals(requests), settings.cost, keys)
 

@@ -13,7 +13,7 @@ from kvhybrid.errors import InputError
 from kvhybrid.managers.eviction import orders
 from kvhybrid.managers.retention import retention_policies
 from kvhybrid.planning import PlanningError
-from kvhybrid.plugins import PluginError, failure_of, path_of
+from kvhybrid.plugins import PluginError, path_of
 from kvhybrid.report.answers import print_answers, to_json_lines
 from kvhybrid.report.progress import Progress
 from kvhybrid.report.summary import RunSummary, describe_groups
@@ -22,10 +22,11 @@ from kvhybrid.scenarios.recorder import Recorder
 from kvhybrid.scheduling import schedulers
 from kvhybrid.scheduling.base import CapacityError
 from kvhybrid.sessions.invocation import Invocation
+from kvhybrid.sessions.refusal import refusal
 from kvhybrid.sessions.run_settings import RunSettings
 from kvhybrid.sessions.session import Session
 from kvhybrid.settings.values import MOST_TOKENS, at_least
-from kvhybrid.workloads.base import Traffic, Workload, WorkloadRequest
+from kvhybrid.workloads.base import Traffic, WorkloadRequest, check_sizes
 
 if TYPE_CHECKING:
     from kvhybrid.engine.engine import Engine
@@ -74,7 +75,7 @@ def build_engine(settings: RunSettings, cache_manager: Callable[..., KVCacheMana
     _check_device(settings.device)
     try:
         settings.workload.prepare(settings.model.text_codec)
-        _check_sizes(settings.workload)
+        check_sizes(settings.workload)
         longest = settings.workload.longest_request
         at_least("workload: requests times the longest", settings.workload.num_requests * longest, 1, MOST_TOKENS)
         if _measures_quality(settings):
@@ -96,7 +97,7 @@ def build_engine(settings: RunSettings, cache_manager: Callable[..., KVCacheMana
             block_size=settings.pool.block_size,
             hash_block_size=settings.pool.hash_block_size,
             num_blocks=settings.pool.num_blocks,
-            memory_bytes=settings.pool.memory_bytes,
+            memory_bytes=_memory_bytes(settings, model, max_model_len),
             enable_prefix_caching=settings.pool.enable_prefix_caching,
             max_batched_tokens=settings.scheduler.max_batched_tokens,
             max_num_seqs=settings.scheduler.max_num_seqs,
@@ -111,22 +112,31 @@ def build_engine(settings: RunSettings, cache_manager: Callable[..., KVCacheMana
             cache_manager=cache_manager,
         )
     except (ValueError, OSError, ImportError) as error:
-        line = failure_of(error) if not isinstance(error, InputError) else None
-        raise InputError(line or " ".join(f"{error}{_quality_hint(settings, error)}".split())) from error
+        raise refusal(error, _quality_hint(settings, error)) from error
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not NO_MEMORY.search(str(error)):
             raise
         raise InputError(f"not enough memory for model and pool: {str(error).splitlines()[0]}") from error
 
 
-def _check_sizes(workload: Workload) -> None:
-    """Raise `InputError` if the workload, which may be a plug-in, does not state its sizes as whole numbers."""
-    for key, found in (("num_requests", workload.num_requests), ("longest_request", workload.longest_request)):
-        if not isinstance(found, int) or found < 1:
-            raise InputError(
-                f"workload {path_of(type(workload))}: {key} must be a whole number of at least 1, "
-                f"found {found!r:.60}"
-            )
+def _memory_bytes(settings: RunSettings, model: HybridModel, max_model_len: int) -> int | None:
+    """The bytes of the pool, measured if the settings ask for it; None if it has a number of blocks."""
+    pool = settings.pool
+    if not pool.memory_is_measured:
+        return pool.memory_bytes
+    if not settings.device.startswith("cuda"):
+        raise InputError(f"pool.memory=auto measures a GPU; with device={settings.device}, give a number of bytes")
+    from kvhybrid.engine.memory_profile import profile_memory
+
+    profile = profile_memory(
+        model,
+        settings.device,
+        max_batched_tokens=settings.scheduler.max_batched_tokens,
+        max_num_seqs=settings.scheduler.max_num_seqs,
+        max_model_len=max_model_len,
+        block_size=settings.pool.block_size,
+    )
+    return profile.cache_bytes(pool.utilization, pool.reserve_bytes)
 
 
 def _quality_hint(settings: RunSettings, error: Exception) -> str:
@@ -150,6 +160,14 @@ def _measures_quality(settings: RunSettings) -> bool:
     """Without an explicit text, models that do not read text or are untrained are skipped."""
     quality, model = settings.quality, settings.model
     return bool(quality.bytes and model.is_trained and (quality.path is not None or model.reads_text))
+
+
+def _quality_note(settings: RunSettings) -> str | None:
+    """Why the quality that was asked for is not measured; None if it is."""
+    if not settings.quality.bytes or _measures_quality(settings):
+        return None
+    reason = "the model does not read text" if settings.model.is_trained else "the model's weights are random"
+    return f"quality was not measured: {reason}"
 
 
 def _longest_name(settings: RunSettings) -> str:
@@ -311,3 +329,5 @@ class _RunSession(Session[RunSummary]):
         if len(shown) < len(answers):
             print(f"{len(answers) - len(shown)} more in outputs.jsonl\n")
         super().report(summary)
+        if note := _quality_note(self.settings):
+            print(note)

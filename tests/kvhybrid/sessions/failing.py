@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from kvhybrid.replay.cost import LinearCost
 from kvhybrid.replay.trace import Trace, TraceRequest
 from kvhybrid.scheduling.base import SchedulerOutput
 from kvhybrid.scheduling.scheduler import Scheduler
+from kvhybrid.tracking.base import Tracker
 from kvhybrid.workloads.base import PromptList
 from kvhybrid.workloads.random import Random
 
@@ -144,6 +147,24 @@ class Wrong(Random):
 class _Late(PromptList):
     def finished(self, request_id: str, output_token_ids: Sequence[int]) -> None:
         raise RuntimeError("a bug in\nthe traffic")
+
+
+@dataclass(kw_only=True)
+class KilledOnce(Tracker):
+    """Kills its process at the second line, unless the file ``flag`` is there."""
+
+    flag: str
+
+    def start(self, config: Mapping[str, Any], folder: Path) -> None:
+        self._lines = 0
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._lines += 1
+        if self._lines == 2 and not Path(self.flag).exists():
+            Path(self.flag).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def finish(self, summary: Mapping[str, Any]) -> None: ...
 
 
 PLACE = Idle.__module__

@@ -52,6 +52,9 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
+TRACEBACK_HINT = "; HYDRA_FULL_ERROR=1 shows the traceback"
+
+
 def wants_traceback() -> bool:
     """Whether HYDRA_FULL_ERROR requests tracebacks of user errors too."""
     return os.environ.get("HYDRA_FULL_ERROR") == "1"

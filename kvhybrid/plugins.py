@@ -234,9 +234,7 @@ def failure_of(error: BaseException) -> str | None:
                 if isinstance(cause, ValueError) and frame.f_code.co_name in ("__init__", "__post_init__"):
                     return None
                 place = f"{Path(frame.f_code.co_filename).name}, line {number}"
-                return (
-                    f"{path_of(cls)} raises {described(cause)} ({place}); HYDRA_FULL_ERROR=1 shows the traceback"
-                )
+                return f"{path_of(cls)} raises {described(cause)} ({place})"
         cause = cause.__cause__
     return None
 

@@ -12,7 +12,16 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from kvhybrid.errors import InputError, OutputError, RunError, described, one_line, print_error, wants_traceback
+from kvhybrid.errors import (
+    TRACEBACK_HINT,
+    InputError,
+    OutputError,
+    RunError,
+    described,
+    one_line,
+    print_error,
+    wants_traceback,
+)
 from kvhybrid.hydra_app.schema import plain, read_config
 from kvhybrid.interruption import NAMES, name_of, sigterm_raises
 from kvhybrid.plugins import PluginError, failure_of
@@ -122,7 +131,7 @@ class Job:
                 line = f"a plug-in has called sys.exit({error.code!r})"
             if isinstance(error, RunError) or line is None:
                 raise
-            raise (RunError if has_results else PluginError)(line) from error
+            raise (RunError if has_results else PluginError)(f"{line}{TRACEBACK_HINT}") from error
         print(folder.path)
         if summary.status == "interrupted":
             raise NAMES[str(summary.reason)]  # the results are written; now a sweep ends too

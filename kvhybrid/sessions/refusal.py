@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kvhybrid.errors import InputError, one_line
+from kvhybrid.errors import TRACEBACK_HINT, InputError, one_line
 from kvhybrid.plugins import failure_of
 
 KEYS = {
@@ -29,6 +29,8 @@ def refusal(error: Exception, hint: str = "") -> InputError:
     An unexpected exception of a plug-in names the plug-in.
     """
     line = None if isinstance(error, InputError) else failure_of(error)
-    if line is None:
+    if line is not None:
+        line += TRACEBACK_HINT
+    else:
         line = _ARGUMENT.sub(lambda found: KEYS[found[0]], one_line(error))
     return InputError(f"{line}{hint}")

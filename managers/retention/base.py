@@ -38,9 +38,14 @@ class Retention:
     """Whether some group drops the last unit of its hits, so that a resend resumes one common block earlier."""
 
     @property
+    def by_interval(self) -> bool:
+        """Whether ``interval`` alone decides, because this policy has no `positions` of its own."""
+        return type(self).positions is Retention.positions
+
+    @property
     def dense(self) -> bool:
         """Whether all positions are kept."""
-        return self.interval is None
+        return self.interval is None and self.by_interval
 
     def positions(self, request: RetainedRequest, start: int, end: int, alignment: int, margin: int) -> list[int]:
         """The positions to keep, in tokens, that may read tokens in ``[start, end)``, in no particular order.

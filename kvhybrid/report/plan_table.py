@@ -32,6 +32,7 @@ def print_plan(summary: PlanSummary) -> None:
     print(f"a token of the longest request: {summary.bytes_per_token:,.1f} bytes")
     _print_lengths(summary)
     _print_costs(summary)
+    print(f"a cache with every token in every layer would waste {summary.uniform_waste:.2%} of such a request")
     for name, value in summary.memory.items():
         print(f"{name.replace('_', ' ')}: {value:,} bytes" if isinstance(value, int) else f"{name}: {value}")
     for line in summary.warnings:

@@ -51,6 +51,8 @@ def print_run(summary: RunSummary) -> None:
     )
     for reason in summary.failures.values():
         print(reason)
+    if summary.plan is not None:
+        print(summary.plan)
     print(
         f"pool of {summary.cache.num_blocks:,} blocks: refused {summary.cache.refusals:,} times, "
         f"preempted {summary.preemptions:,} times"

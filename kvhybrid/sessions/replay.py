@@ -11,12 +11,13 @@ from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.errors import InputError
 from kvhybrid.managers.eviction import orders
 from kvhybrid.managers.retention import retention_policies
-from kvhybrid.planning import plan_cache
+from kvhybrid.planning import CachePlan, plan_cache
 from kvhybrid.plugins import path_of
 from kvhybrid.replay.loop import ReplayLoop
 from kvhybrid.replay.prefix_keys import PrefixKeys
 from kvhybrid.replay.stats import ReplayStats
 from kvhybrid.replay.trace import TraceRequest, read_trace
+from kvhybrid.report.plan_figures import PlanFigures
 from kvhybrid.report.progress import Progress
 from kvhybrid.report.summary import describe_groups
 from kvhybrid.run_folder import RunFolder
@@ -41,11 +42,13 @@ def replay(settings: ReplaySettings, folder: Path | str, invocation: Invocation 
     with place.claimed(invocation.overrides):
         place.require_empty()
         requests = read_trace(settings.trace)
-        return _ReplaySession(settings, requests, build_loop(settings, requests), place, invocation).run()
+        plan = build_plan(settings, requests)
+        loop = build_loop(settings, requests, plan)
+        return _ReplaySession(settings, requests, plan, loop, place, invocation).run()
 
 
-def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> ReplayLoop:
-    """Create the loop over ``requests``. Raises `InputError` for inconsistent settings."""
+def build_plan(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> CachePlan:
+    """Plan the cache for ``requests``. Raises `InputError` for inconsistent settings."""
     longest = max(request.num_tokens for request in requests)
     limit = settings.scheduler.max_model_len or longest
     if longest > limit:
@@ -65,6 +68,21 @@ def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> Re
             hash_block_size=settings.pool.hash_block_size,
         )
         at_least("the pool's number of blocks", plan.config.num_blocks, 2, MOST_BLOCKS)
+    except (ValueError, MemoryError) as error:
+        raise InputError(" ".join(str(error).split())) from error
+    return plan
+
+
+def build_loop(
+    settings: ReplaySettings, requests: Sequence[TraceRequest], plan: CachePlan | None = None
+) -> ReplayLoop:
+    """Create the loop over ``requests`` with the cache of ``plan``, by default that of `build_plan`.
+
+    Raises `InputError` for inconsistent settings.
+    """
+    plan = plan or build_plan(settings, requests)
+    limit = plan.max_model_len
+    try:
         cache = KVCacheManager(
             plan.config,
             max_model_len=limit,
@@ -94,6 +112,7 @@ class _ReplaySession(Session[ReplaySummary]):
         self,
         settings: ReplaySettings,
         requests: Sequence[TraceRequest],
+        plan: CachePlan,
         loop: ReplayLoop,
         folder: RunFolder,
         invocation: Invocation,
@@ -107,6 +126,7 @@ class _ReplaySession(Session[ReplaySummary]):
             trackers=settings.tracking,
         )
         self.settings = settings
+        self.plan = PlanFigures.from_plan(plan)
         self.loop = loop
         self.sampled_at = 0.0
         self.sampled_steps = self.sampled_tokens = self.sampled_output = 0
@@ -159,6 +179,7 @@ class _ReplaySession(Session[ReplaySummary]):
             output_tokens=loop.output_tokens,
             steps=loop.num_steps,
             preemptions=loop.scheduler.num_preemptions,
+            plan=self.plan,
             modelled={"seconds": loop.clock, **loop.first_tokens.figures()},
             **ending,
         )

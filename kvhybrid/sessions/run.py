@@ -15,6 +15,7 @@ from kvhybrid.managers.retention import retention_policies
 from kvhybrid.planning import PlanningError
 from kvhybrid.plugins import PluginError, path_of
 from kvhybrid.report.answers import print_answers, to_json_lines
+from kvhybrid.report.plan_figures import PlanFigures
 from kvhybrid.report.progress import Progress
 from kvhybrid.report.summary import RunSummary, describe_groups
 from kvhybrid.run_folder import RunFolder
@@ -307,6 +308,7 @@ class _RunSession(Session[RunSummary]):
             steps=self.history.num_steps,
             preemptions=self.history.preemptions,
             quality=self.quality,
+            plan=PlanFigures.from_plan(self.engine.plan),
             **ending,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -15,12 +15,14 @@ from kvhybrid.planning import plan_cache
 from kvhybrid.replay.loop import ReplayLoop
 from kvhybrid.replay.prefix_keys import PrefixKeys
 from kvhybrid.replay.stats import ReplayStats
-from kvhybrid.replay.trace import TraceRequest
+from kvhybrid.replay.trace import LoadedTrace, TraceRequest
 from kvhybrid.report.progress import Progress
 from kvhybrid.report.summary import describe_groups
 from kvhybrid.run_folder import RunFolder
 from kvhybrid.scheduling import schedulers
 from kvhybrid.scheduling.base import CapacityError
+from kvhybrid.sessions.bounds import hit_rate_bounds
+from kvhybrid.sessions.curve import Curve, hit_rate_curve
 from kvhybrid.sessions.invocation import Invocation
 from kvhybrid.sessions.replay_settings import ReplaySettings
 from kvhybrid.sessions.replay_summary import ReplaySummary
@@ -38,8 +40,11 @@ def replay(settings: ReplaySettings, folder: Path | str, invocation: Invocation 
     invocation = invocation or Invocation.from_settings("replay", settings)
     with place.claimed(invocation.overrides):
         place.require_empty()
-        requests = settings.trace.read()
-        return _ReplaySession(settings, requests, build_loop(settings, requests), place, invocation).run()
+        trace = settings.trace.load()
+        loop = build_loop(settings, trace.requests)
+        bounds = hit_rate_bounds(settings, trace.requests, loop.scheduler.cache)
+        curve = hit_rate_curve(settings, trace.requests, loop.scheduler.cache, build_loop)
+        return _ReplaySession(settings, trace, loop, bounds, curve, place, invocation).run()
 
 
 def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> ReplayLoop:
@@ -89,8 +94,10 @@ class _ReplaySession(Session[ReplaySummary]):
     def __init__(
         self,
         settings: ReplaySettings,
-        requests: Sequence[TraceRequest],
+        trace: LoadedTrace,
         loop: ReplayLoop,
+        bounds: Mapping[str, float],
+        curve: Curve | None,
         folder: RunFolder,
         invocation: Invocation,
     ) -> None:
@@ -99,10 +106,13 @@ class _ReplaySession(Session[ReplaySummary]):
             invocation,
             name=settings.name,
             objective=settings.objective,
-            num_requests=len(requests),
+            num_requests=len(trace.requests),
             trackers=settings.tracking,
         )
         self.settings = settings
+        self.trace = trace
+        self.bounds = bounds
+        self.curve = curve
         self.loop = loop
         self.sampled_at = 0.0
         self.sampled_steps = self.sampled_tokens = self.sampled_output = 0
@@ -149,9 +159,14 @@ class _ReplaySession(Session[ReplaySummary]):
             output_tokens=loop.output_tokens,
             steps=loop.num_steps,
             preemptions=loop.scheduler.num_preemptions,
+            bounds=self.bounds if loop.num_finished == self.num_requests else {},
+            skipped_rows=self.trace.skipped,
             modelled={"seconds": loop.clock, **loop.first_tokens.figures()},
             **ending,
         )
+
+    def writes(self) -> Mapping[str, Callable[[], None]]:
+        return {} if self.curve is None else self.curve.files(self.folder, self.name)
 
     def report(self, summary: ReplaySummary) -> None:
         super().report(summary)

@@ -146,7 +146,7 @@ class _ReplaySession(Session[ReplaySummary]):
         self.sampled_at, self.sampled_steps = now, loop.num_steps
         self.sampled_tokens, self.sampled_output = loop.scheduled_tokens, loop.output_tokens
         self.history.add(stats)
-        self.trackers.log(stats.step, stats.metrics())
+        self.trackers.log(stats.step, {**stats.metrics(), **self.recent_rates.add(stats.cache)})
         progress.update(stats, loop.num_finished)
 
     def summarize(self, **ending: Any) -> ReplaySummary:

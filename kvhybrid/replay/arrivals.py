@@ -34,6 +34,11 @@ class Arrivals(ABC):
         """A request has ended at ``now``. Only a closed loop needs to know."""
         return
 
+    @property
+    def has_timed(self) -> bool:
+        """Whether requests are left that arrive as time passes, even if the scheduler is not idle."""
+        return False
+
 
 class ArrivalProcess(ABC):
     """Decides when the requests of a trace arrive.
@@ -97,3 +102,7 @@ class _Timetable(Arrivals):
         while waiting and waiting[0].seconds <= until:
             taken.append(waiting.popleft())
         return taken
+
+    @property
+    def has_timed(self) -> bool:
+        return bool(self._waiting)

@@ -68,6 +68,10 @@ class _Sessions(Arrivals):
             taken.append(Arrival(seconds, request))
         return taken
 
+    @property
+    def has_timed(self) -> bool:
+        return bool(self._due)
+
     def finished(self, request_id: str, now: float) -> None:
         session = self._running.pop(request_id)
         if not session:

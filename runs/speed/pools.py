@@ -14,8 +14,8 @@ from runs.speed.side import ManagerSide, Run, repeated, settle_heap
 from runs.speed.works import BLOCK, FULL, MODELS, Size
 
 PROMPT_BLOCKS = 1000
-PAGE = 4096
-"""Bytes of a page of memory."""
+LEAST_GROWTH = 1 << 20
+"""Bytes. Less than this is chance: how full the allocator's pages happen to be."""
 
 
 def full_pool(side: ManagerSide, size: Size, blocks: int) -> Iterator[Run]:
@@ -95,8 +95,10 @@ def _resident_growth(side: ManagerSide, model: str, size: Size) -> int:
     cache = side.cache(MODELS[model], size.pool_blocks)
     grown = _resident() - before
     del cache
-    return max(grown, PAGE)
+    return max(grown, LEAST_GROWTH)
 
 
 def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+    """Data alone: code counts in a forked process when it first runs, which says nothing of a pool."""
+    fields = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    return int(fields["RssAnon"].removesuffix("kB")) * 1024

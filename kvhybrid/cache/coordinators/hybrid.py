@@ -51,7 +51,7 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
                     break
         by_manager = self._hit_blocks(searches, p)
         return PrefixHit(
-            ids=tuple([by_manager[c][i] for c, i in self.place]),
+            ids=tuple([by_manager[c][i] for c, i in self.place]) if p else self.no_hit.ids,
             num_tokens=p,
             junction=reach if reach > p else 0,
             own_tokens=tuple(own.get(c, 0) for c, _ in self.place),

@@ -18,6 +18,8 @@ class UnitaryKVCacheCoordinator(KVCacheCoordinator):
     def find_longest_cache_hit(self, request: Request, limit: int) -> PrefixHit:
         search = self.managers[0].search(self.numbers(request))
         p = search.at_most(limit)
+        if not p:
+            return PrefixHit(self.no_hit.ids, 0, 0, self.no_hit.own_tokens, None, self.no_hit.by_manager)
         blocks = read_only(search.blocks(p))
         return PrefixHit((blocks[0],), p, 0, (p,), None, (blocks,))
 

@@ -1,4 +1,4 @@
-"""Hit rates over a sliding window, beside the cumulative ones of the cache."""
+"""Hit rates over a sliding window, in addition to the cumulative ones of the cache."""
 
 from __future__ import annotations
 

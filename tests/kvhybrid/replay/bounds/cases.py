@@ -18,14 +18,18 @@ from kvhybrid.sessions.replay_settings import ReplaySettings
 from kvhybrid.settings.cache import EvictionSettings, PoolSettings, RetentionSettings, SchedulerSettings
 
 BLOCK = 4
+SIZES = {"num_kv_heads": 1, "head_size": 1}
 LAYERS: dict[str, list[LayerSettings]] = {
-    "full": [LayerSettings(spec="full")],
-    "two full": [LayerSettings(spec="full"), LayerSettings(spec="mla")],
-    "window": [LayerSettings(spec="full"), LayerSettings(spec="sliding_window", fields={"window": 6})],
-    "chunk": [LayerSettings(spec="full"), LayerSettings(spec="chunked_local", fields={"chunk": 8})],
+    "full": [LayerSettings(spec="full", fields=SIZES)],
+    "two full": [LayerSettings(spec="full", fields=SIZES), LayerSettings(spec="mla", fields=SIZES)],
+    "window": [
+        LayerSettings(spec="full", fields=SIZES),
+        LayerSettings(spec="sliding_window", fields={"window": 6}),
+    ],
+    "chunk": [LayerSettings(spec="full", fields=SIZES), LayerSettings(spec="chunked_local", fields={"chunk": 8})],
     "only window": [LayerSettings(spec="sliding_window", fields={"window": 6})],
     "state": [
-        LayerSettings(spec="full"),
+        LayerSettings(spec="full", fields=SIZES),
         LayerSettings(spec="mamba", fields={"shapes": [[2]], "dtypes": ["float32"]}),
     ],
 }

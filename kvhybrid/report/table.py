@@ -134,7 +134,7 @@ def _bits(summary: Mapping[str, Any]) -> str:
 
 
 def new_table(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
-    """An empty table in the house's style: columns of words, then columns of numbers."""
+    """An empty table in the project's style: columns of words, then columns of numbers."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

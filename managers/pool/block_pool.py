@@ -173,7 +173,7 @@ class BlockPool:
         return ids.astype(np.int32)
 
     def _order_failed(self, error: Exception) -> ReuseOrderError:
-        """The error that names the order and what it raised. The pool goes on in order of release."""
+        """The error that names the order and what it raised. The pool continues in order of release."""
         kind: type[object] = type(self._order)
         self._use_order(LRU(self.info))
         for release in np.unique(self.release_of[self.release_of > 0]).tolist():
@@ -269,7 +269,7 @@ class BlockPool:
 
         Raises:
             BlockPoolError: One is outside of the pool.
-            TypeError: One is no integer.
+            TypeError: One is not an integer.
         """
         chosen = [index(block) for block in ids]
         if chosen and not 0 <= min(chosen) <= max(chosen) < self.num_blocks:

@@ -13,7 +13,7 @@ from runs.pictures import read_table
 
 RUNS = Path(__file__).resolve().parents[2] / "runs"
 RECIPES = sorted(place.parent.name for place in RUNS.glob("*/README.md"))
-SECTIONS = ["Question", "Command", "What came out", "Why"]
+SECTIONS = ["Question", "Command", "Results", "Why"]
 WITHOUT_FIGURES = {"gpu_check"}
 """Until it is run on a GPU; `test_gpu_check.py` holds its README to that."""
 

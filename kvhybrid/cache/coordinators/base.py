@@ -315,7 +315,7 @@ class KVCacheCoordinator:
         raise NotImplementedError
 
     def forget(self, request: Request) -> None:
-        """Drop the keys of every block, of whatever request, that is keyed under a prefix of ``request``."""
+        """Drop the keys of every block, of any request, that is keyed under a prefix of ``request``."""
         if request.path is None:
             return
         numbers = self.numbers(request).tolist()
@@ -377,7 +377,7 @@ class KVCacheCoordinator:
         return found
 
     def _raiser(self, error: Exception) -> str:
-        """The plug-in whose code raised: the innermost part on the way to ``error`` that is not ours."""
+        """The plug-in whose code raised: the innermost one in the traceback of ``error``."""
         parts: dict[int, str] = {id(self.retention): "retention policy"}
         for manager in self.managers:
             parts[id(manager)], parts[id(manager.spec)] = f"manager of {manager.spec.kind!r},", "spec"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -16,13 +16,15 @@ from kvhybrid.plugins import path_of
 from kvhybrid.replay.loop import ReplayLoop
 from kvhybrid.replay.prefix_keys import PrefixKeys
 from kvhybrid.replay.stats import ReplayStats
-from kvhybrid.replay.trace import TraceRequest, read_trace
+from kvhybrid.replay.trace import LoadedTrace, TraceRequest, read_trace
 from kvhybrid.report.plan_figures import PlanFigures
 from kvhybrid.report.progress import Progress
 from kvhybrid.report.summary import describe_groups
 from kvhybrid.run_folder import RunFolder
 from kvhybrid.scheduling import schedulers
 from kvhybrid.scheduling.base import CapacityError
+from kvhybrid.sessions.bounds import hit_rate_bounds
+from kvhybrid.sessions.curve import Curve, hit_rate_curve
 from kvhybrid.sessions.invocation import Invocation
 from kvhybrid.sessions.refusal import refusal
 from kvhybrid.sessions.replay_settings import ReplaySettings
@@ -41,10 +43,12 @@ def replay(settings: ReplaySettings, folder: Path | str, invocation: Invocation 
     invocation = invocation or Invocation.from_settings("replay", settings)
     with place.claimed(invocation.overrides):
         place.require_empty()
-        requests = read_trace(settings.trace)
-        plan = build_plan(settings, requests)
-        loop = build_loop(settings, requests, plan)
-        return _ReplaySession(settings, requests, plan, loop, place, invocation).run()
+        trace = read_trace(settings.trace)
+        plan = build_plan(settings, trace.requests)
+        loop = build_loop(settings, trace.requests, plan)
+        bounds = hit_rate_bounds(settings, trace.requests, loop.scheduler.cache)
+        curve = hit_rate_curve(settings, trace.requests, loop.scheduler.cache, build_loop)
+        return _ReplaySession(settings, trace, plan, loop, bounds, curve, place, invocation).run()
 
 
 def build_plan(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> CachePlan:
@@ -69,7 +73,7 @@ def build_plan(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> Ca
         )
         at_least("the pool's number of blocks", plan.config.num_blocks, 2, MOST_BLOCKS)
     except (ValueError, MemoryError) as error:
-        raise InputError(" ".join(str(error).split())) from error
+        raise refusal(error) from error
     return plan
 
 
@@ -111,9 +115,11 @@ class _ReplaySession(Session[ReplaySummary]):
     def __init__(
         self,
         settings: ReplaySettings,
-        requests: Sequence[TraceRequest],
+        trace: LoadedTrace,
         plan: CachePlan,
         loop: ReplayLoop,
+        bounds: Mapping[str, float],
+        curve: Curve | None,
         folder: RunFolder,
         invocation: Invocation,
     ) -> None:
@@ -122,11 +128,14 @@ class _ReplaySession(Session[ReplaySummary]):
             invocation,
             name=settings.name,
             objective=settings.objective,
-            num_requests=len(requests),
+            num_requests=len(trace.requests),
             trackers=settings.tracking,
         )
         self.settings = settings
         self.plan = PlanFigures.from_plan(plan)
+        self.trace = trace
+        self.bounds = bounds
+        self.curve = curve
         self.loop = loop
         self.sampled_at = 0.0
         self.sampled_steps = self.sampled_tokens = self.sampled_output = 0
@@ -166,7 +175,7 @@ class _ReplaySession(Session[ReplaySummary]):
         self.sampled_at, self.sampled_steps = now, loop.num_steps
         self.sampled_tokens, self.sampled_output = loop.scheduled_tokens, loop.output_tokens
         self.history.add(stats)
-        self.trackers.log(stats.step, stats.metrics())
+        self.trackers.log(stats.step, {**stats.metrics(), **self.recent_rates.add(stats.cache)})
         progress.update(stats, loop.num_finished)
 
     def summarize(self, **ending: Any) -> ReplaySummary:
@@ -180,9 +189,14 @@ class _ReplaySession(Session[ReplaySummary]):
             steps=loop.num_steps,
             preemptions=loop.scheduler.num_preemptions,
             plan=self.plan,
+            bounds=self.bounds if loop.num_finished == self.num_requests else {},
+            skipped_rows=self.trace.skipped,
             modelled={"seconds": loop.clock, **loop.first_tokens.figures()},
             **ending,
         )
+
+    def writes(self) -> Mapping[str, Callable[[], None]]:
+        return {} if self.curve is None else self.curve.files(self.folder, self.name)
 
     def report(self, summary: ReplaySummary) -> None:
         super().report(summary)

@@ -294,7 +294,8 @@ class _RunSession(Session[RunSummary]):
         self.send_ready()
         self.cache = output.stats.cache
         self.history.add(output.stats)
-        self.trackers.log(output.stats.step, output.stats.metrics())
+        recent = self.recent_rates.add(output.stats.cache)
+        self.trackers.log(output.stats.step, {**output.stats.metrics(), **recent})
         progress.update(output.stats, self.num_finished)
 
     def summarize(self, **ending: Any) -> RunSummary:

@@ -1,4 +1,4 @@
-"""``docs/policies.md``: its commands run, on a small trace, and it knows the built-in orders and their parameters."""
+"""``docs/policies.md``: its commands run, on a small trace. The index of orders lists all of them."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ Entries: TypeAlias = range | IntArray
 
 def read_only(array: IntArray) -> IntArray:
     """``array``, which can no longer be written to."""
-    array.setflags(False)  # a keyword would double the cost of this, which every look-up pays
+    # A keyword would double the cost of this, which every look-up that hits pays.
+    array.setflags(False)  # type: ignore[call-arg]
     return array
 
 

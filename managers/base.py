@@ -392,7 +392,7 @@ class SingleTypeKVCacheManager:
         if not spec.retained or (retention.dense and spec.state):
             return True
         step = self.rules.alignment if retention.interval is None else retention.interval
-        if not step:
+        if not (step and retention.by_interval):
             return False
         far = 64 * step
         wanted = {j for p in (far, far + step) for span in self._read_at(p) for j in span}

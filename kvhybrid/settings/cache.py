@@ -28,7 +28,11 @@ class PoolSettings:
     block_size: int = 16
     num_blocks: int | None = 1024
     memory: str | None = None
-    """A number of bytes, or a number with B, KB, MB, GB, KiB, MiB or GiB."""
+    """A number of bytes, a number with B, KB, MB, GB, KiB, MiB or GiB, or ``auto``: what a GPU has left."""
+    utilization: float = 0.92
+    """With ``memory=auto``, the share of the GPU for weights, activations and cache together."""
+    reserve: str = "0B"
+    """With ``memory=auto``, what else to leave free."""
     hash_block_size: int | None = None
     enable_prefix_caching: bool = True
 
@@ -45,11 +49,26 @@ class PoolSettings:
             at_least("pool.num_blocks", self.num_blocks, 2, MOST_BLOCKS)
         if self.memory_bytes is not None:
             at_least("pool.memory in bytes", self.memory_bytes, 1, MOST_BYTES)
+        if not 0 < self.utilization <= 1:
+            raise ValueError(f"pool.utilization must lie in (0, 1], found {self.utilization}")
+        at_least("pool.reserve in bytes", self.reserve_bytes, 0, MOST_BYTES)
+
+    @property
+    def memory_is_measured(self) -> bool:
+        """Whether the GPU decides about ``memory``."""
+        return self.memory == "auto"
 
     @property
     def memory_bytes(self) -> int | None:
-        """``memory`` in bytes. Raises ValueError where it cannot be read."""
-        return None if self.memory is None else read_bytes_of("pool.memory", self.memory)
+        """``memory`` in bytes, None if it is measured. Raises ValueError where it cannot be read."""
+        if self.memory is None or self.memory_is_measured:
+            return None
+        return read_bytes_of("pool.memory", self.memory)
+
+    @property
+    def reserve_bytes(self) -> int:
+        """``reserve`` in bytes. Raises ValueError where it cannot be read."""
+        return read_bytes_of("pool.reserve", self.reserve)
 
 
 @dataclass(kw_only=True)

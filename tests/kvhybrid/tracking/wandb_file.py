@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
 LOG_BLOCK, LOG_HEADER = 32768, 7
 WHOLE, LAST = 1, 4
+PATIENCE = 600
+"""Tenths of a second."""
 
 
 def records(folder: Path) -> list[Any]:
-    """The records of the one finished offline run under ``folder/wandb``; the last one is its exit."""
+    """The records of the one finished offline run under ``folder/wandb``; the last one is its exit.
+
+    wandb's own process writes it, a moment after ``finish`` has returned or the run's process was killed.
+    """
     import wandb
 
-    wandb.teardown()  # its own process writes on for a moment after ``finish`` has returned: wait for its end
+    wandb.teardown()
     (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
-    found = _records(file.read_bytes())
-    assert found[-1].HasField("exit"), f"{file} ends without an exit"
-    return found
+    for _ in range(PATIENCE):
+        found = _records(file.read_bytes())
+        if found and found[-1].HasField("exit"):
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"{file} ends without an exit")
 
 
 def _records(data: bytes) -> list[Any]:

@@ -20,7 +20,6 @@ GROUPS = {
     "gemma3": "Gemma-3-27B, 1 full + 6 windows",
     "jamba": "Jamba, 1 full + 7 states",
     "jamba2": "Jamba, 1 full + 1 state",
-    "llama4": "Llama-4, 1 full + 3 chunked",
 }
 """What the models are called in the table."""
 

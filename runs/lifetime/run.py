@@ -35,7 +35,7 @@ LEAST = {
 LARGE = 250_000
 ROWS = (
     *((model, FINDING) for model in ("jamba", "jamba2", "gemma3")),
-    *((model, LARGE) for model in ("jamba", "gemma3", "llama4")),
+    *((model, LARGE) for model in ("jamba", "gemma3")),
 )
 """Groups and blocks of the pool."""
 

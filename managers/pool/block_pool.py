@@ -148,7 +148,7 @@ class BlockPool:
         """``count`` cached blocks, in the order of reuse. They lose their keys."""
         try:
             ids = self._order.pop(count)
-            if type(self._order) is not LRU:
+            if self._order_is_foreign:
                 ids = self._checked(ids, count)
         except Exception as error:
             raise self._order_failed(error) from error
@@ -187,6 +187,7 @@ class BlockPool:
     def _use_order(self, order: ReuseOrder) -> None:
         self._order = order
         self._order_counts_hits = type(order).hit is not ReuseOrder.hit
+        self._order_is_foreign = not type(order).__module__.startswith("kvhybrid.managers.eviction.")
 
     def adopt(self, hit: IntArray) -> None:
         """`hold` the blocks of ``hit``, and tell the order of reuse."""

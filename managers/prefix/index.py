@@ -102,6 +102,11 @@ class PrefixIndex:
         return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else EMPTY
 
     @property
+    def generation(self) -> int:
+        """How often numbers were recycled: a number means the same prefix while this stays the same."""
+        return self._generation
+
+    @property
     def wants_sweep(self) -> bool:
         """Whether a sweep is due."""
         return self._given_since_sweep > self.room

@@ -50,7 +50,7 @@ def test_its_help_names_the_command(name: str, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out.startswith(f"usage: python -m runs.{name}.run ")
 
 
-@pytest.mark.parametrize("name", ["engine_rule", "engine_speed", "mooncake_limits", "quality"])
+@pytest.mark.parametrize("name", ["engine_rule", "engine_speed", "lifetime", "mooncake_limits", "quality"])
 def test_the_picture_is_drawn_from_the_table(name: str, tmp_path: Path) -> None:
     (tmp_path / "table.md").write_text((RUNS / name / "table.md").read_text(encoding="utf-8"), encoding="utf-8")
     import_module(f"runs.{name}.run").plot(tmp_path)

@@ -69,7 +69,9 @@ class KVCacheCoordinator:
         self.pool = self.pools[0]
         self.index = PrefixIndex(room=max(1 << 16, 4 * config.num_blocks))
         for pool in self.pools:
-            pool.info.index = self.index
+            pool.info.index, pool.info.unit = self.index, self.hash_unit
+            pool.info.specs = tuple(group.spec for group in config.groups)
+            pool.info.block_units = tuple(size // self.hash_unit for size in config.block_sizes)
         self.tables: dict[str, RequestTables] = {}
         """By request id, what every request holds."""
         self.deferred: list[RequestTables] = []

@@ -12,7 +12,7 @@ from kvhybrid.cache.config import CacheConfigError, KVCacheConfig
 from kvhybrid.cache.coordinators import get_kv_cache_coordinator
 from kvhybrid.cache.coordinators.allocation import NO_HEADROOM, Allocation, Headroom
 from kvhybrid.cache.coordinators.request_tables import RequestTables
-from kvhybrid.cache.counts import check_count, refuse_counts
+from kvhybrid.cache.counts import allocation_of, check_count
 from kvhybrid.cache.events import CacheEvent
 from kvhybrid.cache.hashing import PrefixHasher
 from kvhybrid.cache.request import Request, RequestStatus
@@ -52,15 +52,15 @@ class KVCacheManager:
         """
         Args:
             config: The groups and the number of blocks.
-            max_model_len: Most tokens of a request, look-ahead included.
-            max_in_flight_tokens: Most tokens of one request that are scheduled before its dead blocks are freed;
-                ``max_model_len`` by default.
+            max_model_len: Maximum tokens of a request, look-ahead included.
+            max_in_flight_tokens: Maximum tokens of one request that are scheduled before its dead blocks are
+                freed; ``max_model_len`` by default.
             watermark: Share of the pool that admissions leave free while other requests run, 0 to 1; at 1 requests
                 are admitted one by one.
             retention_interval: Where window tails and states stay reusable. None: wherever a hit can end. 0: at
                 the prompt's end and at junctions. N: additionally every N tokens.
             retention: The retention policy: a registered name, ``module:Class``, or a callable that makes it.
-            eviction: The order of reuse, by the same.
+            eviction: The order of reuse, given in the same way.
             track_misses: Find the cause of every token that was not hit, for `stats`.
             record_events: Collect cache events for `take_events`.
             residency_clock: Measure how long blocks live, in the unit of this clock, for ``residency``.
@@ -175,8 +175,8 @@ class KVCacheManager:
             Per group, the entries that this call appended for new and look-ahead tokens, null entries included.
 
         Raises:
-            ValueError: There is nothing to allocate and nothing to adopt, a token count is negative or more than
-                there can be, the hit is not this request's, or another request of this id holds blocks. Also if
+            ValueError: There is nothing to allocate and nothing to adopt, a token count is out of
+                range, the hit is not this request's, or another request of this id holds blocks. Also if
                 ``num_computed_tokens`` was lowered to where the request no longer holds what the step needs.
             StaleHitError: A block of the hit was reused since the look-up.
             ManagerError: A plug-in raised; the call was rolled back.
@@ -202,45 +202,27 @@ class KVCacheManager:
             self._refuse_owner(request)
         if not (num_new_tokens or num_new_computed_tokens or num_external_computed_tokens):
             raise ValueError(f"request {request.request_id!r}: no tokens to allocate and none to adopt")
-        longest, loaded = self.max_model_len, num_external_computed_tokens
-        before = start + num_new_computed_tokens + loaded
-        after = before + num_new_tokens
-        if (
-            start < 0  # written out, since every call passes here and min() makes a tuple
-            or num_new_computed_tokens < 0
-            or loaded < 0
-            or num_lookahead_tokens < 0
-            or num_encoder_tokens < 0
-            or reserved_blocks < 0
-            or request.num_in_flight_tokens < 0
-            or start > (held.step_end if held is not None else 0)
-            or (num_new_tokens < 0 and after < request.num_tokens)
-            or after > longest
-            or num_lookahead_tokens > longest
-            or num_encoder_tokens > request.num_encoder_tokens
-            or (num_new_computed_tokens and held is not None)
-        ):
-            computed = held.step_end if held is not None else 0
-            counts = (num_new_tokens, num_new_computed_tokens, loaded, num_lookahead_tokens, num_encoder_tokens)
-            refuse_counts(request, computed, longest, counts, reserved_blocks)
+        allocation = allocation_of(
+            request,
+            held,
+            self.max_model_len,
+            num_new_tokens,
+            num_new_computed_tokens,
+            num_external_computed_tokens,
+            num_lookahead_tokens,
+            num_encoder_tokens,
+            delay_cache_blocks,
+            reserved_blocks,
+        )
         hit: PrefixHit | None = None
         if held is None:
             hit = self._hit_of(request, new_computed_blocks, num_new_computed_tokens)
-        allocation = Allocation(
-            before,
-            after,
-            min(after + num_lookahead_tokens, longest),
-            0 if delay_cache_blocks else min(after, request.num_tokens),
-            num_new_computed_tokens,
-            held is None and loaded > 0,
-            num_encoder_tokens,
-        )
-        if held is not None and start < held.step_end:
+        elif start < held.step_end:
             self.coordinator.check_going_back(held, allocation)
         headroom = NO_HEADROOM
         watermark = self.watermark_blocks if has_scheduled_reqs and request.status in ADMISSIBLE else 0
         if watermark or reserved_blocks or full_sequence_must_fit:
-            full = min(request.num_tokens, longest) if full_sequence_must_fit else 0
+            full = min(request.num_tokens, self.max_model_len) if full_sequence_must_fit else 0
             headroom = Headroom(watermark, reserved_blocks, full)
         answer = self.coordinator.allocate(request, held, hit, allocation, headroom)
         if not isinstance(answer, KVCacheBlocks):
@@ -396,5 +378,5 @@ class KVCacheManager:
         return self.coordinator.blocks_to_finish(request, allocation, min(request.num_tokens, self.max_model_len))
 
     def stats(self) -> CacheStats:
-        """The stats at this moment, per group and for the shared pool."""
+        """The current stats, per group and for the shared pool."""
         return self._collector.stats()

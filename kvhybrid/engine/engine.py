@@ -26,6 +26,7 @@ from kvhybrid.planning import CachePlan, plan_cache
 from kvhybrid.plugins import Choice
 from kvhybrid.scheduling import schedulers
 from kvhybrid.scheduling.base import CapacityError, SchedulerOutput
+from kvhybrid.scheduling.stall import StallDetector
 from kvhybrid.specs import KVCacheSpec
 
 DEFAULT_MEMORY_BYTES = 1 << 30
@@ -171,6 +172,7 @@ class Engine:
             max_num_seqs=max_num_seqs,
             end_token_ids=end_tokens(eos_token_id),
         )
+        self._stall = StallDetector(self.scheduler)
         self._sampling: dict[str, SamplingParams] = {}
         self._names = (f"request-{number}" for number in count())
         self._num_steps = 0
@@ -228,8 +230,8 @@ class Engine:
         """Schedule, copy, compute, sample: at most ``max_batched_tokens`` tokens over all requests.
 
         Raises CapacityError for a request that does not fit in the whole pool; it is dropped, the others continue.
-        If the forward pass fails, no request is lost: all are recomputed. A request with logits that are NaN or
-        infinite ends, and its prefix is removed from the cache.
+        Raises StalledError if the scheduler makes no progress. If the forward pass fails, all requests are
+        recomputed. A request with logits that are not finite ends, and its prefix is removed from the cache.
         """
         began = perf_counter()
         try:
@@ -245,6 +247,7 @@ class Engine:
         finished = self.scheduler.update_from_output(output, sampled, failed)
         for request_id in (*finished, *failed):
             del self._sampling[request_id]
+        self._stall.check(output)
         self._num_steps += 1
         stats = StepStats(
             step=self._num_steps,
@@ -276,7 +279,7 @@ class Engine:
         """Return the new tokens of every prompt, in order. ``sampling`` is one for all prompts or one per prompt;
         ``encoder_inputs`` has one per prompt.
 
-        Requests that were queued before run along. An error drops the requests of this call. Raises
+        Requests that were queued before run too. An error drops the requests of this call. Raises
         FloatingPointError if the logits of one of them are not finite.
         """
         choices = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)

@@ -97,5 +97,5 @@ def _check_fit(plan: CachePlan, max_encoder_tokens: int | None) -> None:
     raise PlanningError(
         f"one request of {plan.max_model_len} tokens needs {needed} blocks and the null block; "
         f"the pool has {plan.num_blocks}.\n"
-        f"{shorter}, or give the cache {(needed + 1) * plan.bytes_per_block} bytes ({needed + 1} blocks)."
+        f"{shorter}, or give the cache {(needed + 1) * plan.bytes_per_block} bytes (num_blocks = {needed + 1})."
     )

@@ -11,17 +11,20 @@ from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.errors import InputError
 from kvhybrid.managers.eviction import orders
 from kvhybrid.managers.retention import retention_policies
-from kvhybrid.planning import plan_cache
+from kvhybrid.planning import CachePlan, plan_cache
+from kvhybrid.plugins import path_of
 from kvhybrid.replay.loop import ReplayLoop
 from kvhybrid.replay.prefix_keys import PrefixKeys
 from kvhybrid.replay.stats import ReplayStats
-from kvhybrid.replay.trace import TraceRequest
+from kvhybrid.replay.trace import TraceRequest, read_trace
+from kvhybrid.report.plan_figures import PlanFigures
 from kvhybrid.report.progress import Progress
 from kvhybrid.report.summary import describe_groups
 from kvhybrid.run_folder import RunFolder
 from kvhybrid.scheduling import schedulers
 from kvhybrid.scheduling.base import CapacityError
 from kvhybrid.sessions.invocation import Invocation
+from kvhybrid.sessions.refusal import refusal
 from kvhybrid.sessions.replay_settings import ReplaySettings
 from kvhybrid.sessions.replay_summary import ReplaySummary
 from kvhybrid.sessions.session import Session
@@ -38,12 +41,14 @@ def replay(settings: ReplaySettings, folder: Path | str, invocation: Invocation 
     invocation = invocation or Invocation.from_settings("replay", settings)
     with place.claimed(invocation.overrides):
         place.require_empty()
-        requests = settings.trace.read()
-        return _ReplaySession(settings, requests, build_loop(settings, requests), place, invocation).run()
+        requests = read_trace(settings.trace)
+        plan = build_plan(settings, requests)
+        loop = build_loop(settings, requests, plan)
+        return _ReplaySession(settings, requests, plan, loop, place, invocation).run()
 
 
-def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> ReplayLoop:
-    """Create the loop over ``requests``. Raises `InputError` for inconsistent settings."""
+def build_plan(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> CachePlan:
+    """Plan the cache for ``requests``. Raises `InputError` for inconsistent settings."""
     longest = max(request.num_tokens for request in requests)
     limit = settings.scheduler.max_model_len or longest
     if longest > limit:
@@ -55,7 +60,7 @@ def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> Re
         raise InputError("pool.memory=auto measures a GPU, and a replay uses none: give a number of bytes")
     try:
         plan = plan_cache(
-            settings.cache.layer_specs(settings.pool.block_size),
+            settings.cache.layer_specs(settings.pool.block_size, in_bytes=settings.pool.num_blocks is None),
             num_blocks=settings.pool.num_blocks,
             memory_bytes=settings.pool.memory_bytes,
             max_model_len=limit,
@@ -63,6 +68,21 @@ def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> Re
             hash_block_size=settings.pool.hash_block_size,
         )
         at_least("the pool's number of blocks", plan.config.num_blocks, 2, MOST_BLOCKS)
+    except (ValueError, MemoryError) as error:
+        raise InputError(" ".join(str(error).split())) from error
+    return plan
+
+
+def build_loop(
+    settings: ReplaySettings, requests: Sequence[TraceRequest], plan: CachePlan | None = None
+) -> ReplayLoop:
+    """Create the loop over ``requests`` with the cache of ``plan``, by default that of `build_plan`.
+
+    Raises `InputError` for inconsistent settings.
+    """
+    plan = plan or build_plan(settings, requests)
+    limit = plan.max_model_len
+    try:
         cache = KVCacheManager(
             plan.config,
             max_model_len=limit,
@@ -80,7 +100,7 @@ def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> Re
             max_num_seqs=settings.scheduler.max_num_seqs,
         )
     except (ValueError, MemoryError) as error:
-        raise InputError(" ".join(str(error).split())) from error
+        raise refusal(error) from error
     keys = PrefixKeys(plan.config.hash_unit, settings.trace.part_tokens) if cache.enable_caching else None
     return ReplayLoop(scheduler, settings.executor.arrivals(requests), settings.cost, keys)
 
@@ -92,6 +112,7 @@ class _ReplaySession(Session[ReplaySummary]):
         self,
         settings: ReplaySettings,
         requests: Sequence[TraceRequest],
+        plan: CachePlan,
         loop: ReplayLoop,
         folder: RunFolder,
         invocation: Invocation,
@@ -105,6 +126,7 @@ class _ReplaySession(Session[ReplaySummary]):
             trackers=settings.tracking,
         )
         self.settings = settings
+        self.plan = PlanFigures.from_plan(plan)
         self.loop = loop
         self.sampled_at = 0.0
         self.sampled_steps = self.sampled_tokens = self.sampled_output = 0
@@ -118,6 +140,12 @@ class _ReplaySession(Session[ReplaySummary]):
             raise InputError(f"{self.settings.trace.place}: {error}") from error
         if self.loop.num_steps > self.sampled_steps:
             self._sample(progress)
+
+    def incomplete(self) -> str | None:
+        if self.loop.num_finished == self.num_requests:
+            return None
+        executor = path_of(type(self.settings.executor))
+        return f"executor {executor} has sent {self.loop.num_finished} of the {self.num_requests} requests"
 
     def _sample(self, progress: Progress) -> None:
         """Record the state of the cache and the counters since the last sample."""
@@ -151,6 +179,7 @@ class _ReplaySession(Session[ReplaySummary]):
             output_tokens=loop.output_tokens,
             steps=loop.num_steps,
             preemptions=loop.scheduler.num_preemptions,
+            plan=self.plan,
             modelled={"seconds": loop.clock, **loop.first_tokens.figures()},
             **ending,
         )

@@ -21,7 +21,7 @@ class ReuseOrderError(RuntimeError):
 
 
 class BlockInfo:
-    """What an order of reuse knows of a pool's blocks. The arrays are live views, by block id: only read them."""
+    """What an order of reuse sees of a pool's blocks. The arrays, by block id, are live views: only read them."""
 
     def __init__(self, release_of: NDArray[np.int64], group_of: IntArray, number_of: IntArray) -> None:
         self.release_of = release_of
@@ -74,7 +74,7 @@ class ReuseOrder(ABC):
         """The blocks in the order in which `pop` would return them."""
 
     def hit(self, ids: IntArray) -> None:  # noqa: B027, a class that does not override it pays nothing
-        """A request adopts ``ids``, be they free or held by others. The free ones are removed after this."""
+        """A request adopts ``ids``, which are free or held by others. The free ones are removed after this."""
 
 
 MakeOrder: TypeAlias = Callable[[BlockInfo], ReuseOrder]

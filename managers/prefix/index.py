@@ -55,7 +55,7 @@ class PrefixIndex:
 
     Equal prefixes follow the same runs, so a request of a thousand blocks costs a few comparisons of key lists
     and not a thousand look-ups: keys are chained, so two chains that are equal at one place are equal before it.
-    Numbers that no block and no request needs are recycled now and then, tails first (`sweep`). A path that was
+    Numbers that no block and no request needs are recycled periodically, tails first (`sweep`). A path that was
     not protected then is stale, and `extend` follows its keys once more.
     """
 

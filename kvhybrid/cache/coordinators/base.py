@@ -199,6 +199,7 @@ class KVCacheCoordinator:
         self, request: Request, hit: PrefixHit | None, allocation: Allocation, headroom: Headroom
     ) -> KVCacheBlocks | Refusal:
         request.path = request.path or PrefixPath()
+        request.resumed_at = allocation.hit_tokens
         held = RequestTables(request, self.managers, request.path)
         hits: Sequence[IntArray] | None = None
         if hit is not None:
@@ -314,7 +315,7 @@ class KVCacheCoordinator:
         raise NotImplementedError
 
     def forget(self, request: Request) -> None:
-        """Drop the keys of every block, of whatever request, that is keyed under a prefix of ``request``."""
+        """Drop the keys of every block, of any request, that is keyed under a prefix of ``request``."""
         if request.path is None:
             return
         numbers = self.numbers(request).tolist()
@@ -376,7 +377,7 @@ class KVCacheCoordinator:
         return found
 
     def _raiser(self, error: Exception) -> str:
-        """The plug-in whose code raised: the innermost part on the way to ``error`` that is not ours."""
+        """The plug-in whose code raised: the innermost one in the traceback of ``error``."""
         parts: dict[int, str] = {id(self.retention): "retention policy"}
         for manager in self.managers:
             parts[id(manager)], parts[id(manager.spec)] = f"manager of {manager.spec.kind!r},", "spec"

@@ -60,6 +60,14 @@ def end_tokens(found: Any, where: str = "") -> frozenset[int]:
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """All tensors in the folder by name, from a single file or else from the shards that the index lists."""
+    weights: dict[str, Tensor] = {}
+    for path in weight_files(folder):
+        weights.update(_read_shard(path))
+    return weights
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a checkpoint. Raises CheckpointError if there are none, or one is missing."""
     if (folder / SINGLE).exists():
         files = [SINGLE]
     elif (folder / INDEX).exists():
@@ -69,18 +77,16 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         files = sorted({str(name) for name in weight_map.values()})
     else:
         raise CheckpointError(f"{folder}: found neither {SINGLE} nor {INDEX}; only safetensors are accepted")
-    weights: dict[str, Tensor] = {}
     for file in files:
         if Path(file).name != file:
             raise CheckpointError(f"{folder / INDEX}: {file!r} is not a file name in this folder")
-        weights.update(_read_shard(folder / file))
-    return weights
+        if not (folder / file).exists():
+            raise CheckpointError(f"{folder / file}: missing; {INDEX} lists it")
+        _require_regular(folder / file)
+    return [folder / file for file in files]
 
 
 def _read_shard(path: Path) -> dict[str, Tensor]:
-    if not path.exists():
-        raise CheckpointError(f"{path}: missing; {INDEX} lists it")
-    _require_regular(path)
     try:
         with safe_open(path, framework="pt") as shard:
             return {name: shard.get_tensor(name) for name in shard.keys()}  # noqa: SIM118

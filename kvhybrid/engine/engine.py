@@ -15,13 +15,13 @@ import torch
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request, checked_token_ids
 from kvhybrid.cache.stats import CacheStats, StepStats
+from kvhybrid.checkpoints import adopt, load_checkpoint
 from kvhybrid.engine.batch import build_batch
 from kvhybrid.engine.byte_pool import BytePool
 from kvhybrid.engine.encoder_inputs import encoder_batch, one_for_each, read_encoder_input, salt_with
 from kvhybrid.engine.sampling import SamplingParams, finite_rows, sample
 from kvhybrid.models.base import BackendChoice, HybridModel
 from kvhybrid.models.checkpoint import end_tokens, read_end_tokens
-from kvhybrid.models.loading import load_model, model_from_hf
 from kvhybrid.planning import CachePlan, plan_cache
 from kvhybrid.plugins import Choice
 from kvhybrid.scheduling import schedulers
@@ -66,9 +66,9 @@ class Engine:
         safetensors.
 
         ``dtype`` is that of weights and cache, by default the model's own, or float32 for a folder. ``backends``
-        selects the kernels. ``options`` are those of `Engine`; unknown ones raise TypeError. If ``eos_token_id``
-        is not given, it is read from the model's generation config or else its config; with None, requests run to
-        their ``max_new_tokens``.
+        selects the kernels. A model that no family of ours reads runs with transformers' own code. ``options`` are
+        those of `Engine`; unknown ones raise TypeError. If ``eos_token_id`` is not given, it is read from the
+        model's generation config or else its config; with None, requests run to their ``max_new_tokens``.
         """
         accepted = [name for name in signature(cls.__init__).parameters if name not in ("self", "model")]
         unknown = sorted(set(options) - set(accepted))
@@ -78,10 +78,10 @@ class Engine:
                 f"accepted: dtype, backends, {', '.join(accepted)}"
             )
         if isinstance(model_or_path, (str, Path)):
-            model = load_model(model_or_path, dtype or torch.float32, backends=backends)
+            model = load_checkpoint(model_or_path, dtype or torch.float32, backends)
             found: Any = read_end_tokens(Path(model_or_path))
         else:
-            model = model_from_hf(model_or_path, dtype, backends=backends)
+            model = adopt(model_or_path, dtype, backends)
             found = getattr(getattr(model_or_path, "generation_config", None), "eos_token_id", None)
         return cls(model, **{"eos_token_id": found, **options})
 

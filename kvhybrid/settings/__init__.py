@@ -23,5 +23,6 @@ models: Registry[ModelSettings] = Registry(
         "jamba_tiny": "kvhybrid.settings.model:JambaSettings",
         "llama4_tiny": "kvhybrid.settings.model:Llama4Settings",
         "qwen3_next_tiny": "kvhybrid.settings.model:Qwen3NextSettings",
+        "transformers": "kvhybrid.settings.model:TransformersSettings",
     },
 )

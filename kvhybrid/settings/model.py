@@ -60,25 +60,18 @@ class ModelSettings(ABC):
 
 
 @dataclass(kw_only=True)
-class CheckpointSettings(ModelSettings):
+class FolderSettings(ModelSettings):
     """A Hugging Face checkpoint folder: ``config.json`` and safetensors."""
 
     dtype: str = "bfloat16"
     path: str = MISSING
     """The folder, or the name of trained weights that come with the package."""
-    window: int | None = None
-    """Tokens that a window layer attends to, the token itself included; None: the checkpoint's own."""
-    sinks: int = 0
-    """First tokens of a request that window layers attend to in addition."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (self.folder / "config.json").is_file():
             found = "a folder without one" if Path(self.path).is_dir() else "no such folder"
             raise ValueError(f"model.path must be a folder with config.json, found {found}: {self.path}")
-        if self.window is not None:
-            at_least("model.window", self.window, 1)
-        at_least("model.sinks", self.sinks, 0)
 
     def config_json(self) -> Mapping[str, Any]:
         return read_model_config("model.path", str(self.folder))
@@ -92,24 +85,11 @@ class CheckpointSettings(ModelSettings):
         ours = not folder.exists() and self.path in weights.names()
         return weights.folder_of(self.path) if ours else folder
 
-    def build(self, backends: BackendChoice | None = None) -> HybridModel:
-        import torch
-
-        from kvhybrid.models.loading import load_model
-        from kvhybrid.models.windows import change_windows
-
-        model = load_model(self.folder, dtype=getattr(torch, self.dtype), backends=backends)
-        if self.window is not None or self.sinks:
-            change_windows(model, self.window, self.sinks)
-        return model
-
     def text_codec(self) -> TextCodec:
         """The tokenizer in the folder, or bytes if it has none and the config has 256 token ids."""
-        from kvhybrid.models.loading import check_config
         from kvhybrid.text.codec import codec_of
 
-        # Loading a tokenizer also reads the config, whose errors should not be reported as the tokenizer's.
-        return codec_of(self.folder, check_config(self.folder).vocab_size)
+        return codec_of(self.folder, self._vocab_size())
 
     @property
     def reads_text(self) -> bool:
@@ -117,11 +97,59 @@ class CheckpointSettings(ModelSettings):
 
         return has_tokenizer(self.folder) or self._vocab_size() == ByteCodec.vocab_size
 
-    def _vocab_size(self) -> int | None:
+    def _vocab_size(self) -> Any:
         from kvhybrid.models.checkpoint import read_vocab_size
 
-        size: int | None = read_vocab_size(self.folder)
-        return size
+        return read_vocab_size(self.folder)
+
+
+@dataclass(kw_only=True)
+class CheckpointSettings(FolderSettings):
+    """A checkpoint that a family of ours runs, or else transformers."""
+
+    window: int | None = None
+    """Tokens that a window layer attends to, the token itself included; None: the checkpoint's own."""
+    sinks: int = 0
+    """First tokens of a request that window layers attend to in addition."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.window is not None:
+            at_least("model.window", self.window, 1)
+        at_least("model.sinks", self.sinks, 0)
+
+    def build(self, backends: BackendChoice | None = None) -> HybridModel:
+        import torch
+
+        from kvhybrid.checkpoints import load_checkpoint
+        from kvhybrid.models.windows import change_windows
+
+        model = load_checkpoint(self.folder, getattr(torch, self.dtype), backends)
+        if self.window is not None or self.sinks:
+            change_windows(model, self.window, self.sinks)
+        return model
+
+    def text_codec(self) -> TextCodec:
+        from kvhybrid.checkpoints import needs_transformers
+        from kvhybrid.models.checkpoint import read_config
+        from kvhybrid.models.loading import check_config
+
+        # Loading a tokenizer also reads the config, whose errors should not be reported as the tokenizer's.
+        if not needs_transformers(read_config(self.folder)):
+            check_config(self.folder)
+        return super().text_codec()
+
+
+@dataclass(kw_only=True)
+class TransformersSettings(FolderSettings):
+    """A checkpoint of any decoder of transformers, run with its code and our cache."""
+
+    def build(self, backends: BackendChoice | None = None) -> HybridModel:
+        import torch
+
+        from kvhybrid.checkpoints import load_with_transformers
+
+        return load_with_transformers(self.folder, getattr(torch, self.dtype), backends)
 
 
 @dataclass(kw_only=True)

@@ -42,7 +42,7 @@ def overrides_for(group: str, choice: str, tmp_path: Path) -> list[str]:
     needed = []
     if (group, choice) == ("cache", "hf"):
         needed = ["cache.path=FOLDER"]
-    if (group, choice) == ("model", "hf"):
+    if group == "model" and choice in ("hf", "transformers"):
         (tmp_path / "config.json").write_text("{}")
         needed = [f"model.path={tmp_path}"]
     if choice == "prompts":

@@ -61,6 +61,7 @@ def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> Re
             max_model_len=limit,
             max_in_flight_tokens=settings.scheduler.max_batched_tokens,
             hash_block_size=settings.pool.hash_block_size,
+            layout=settings.layout,
         )
         at_least("the pool's number of blocks", plan.config.num_blocks, 2, MOST_BLOCKS)
         cache = KVCacheManager(

@@ -102,6 +102,7 @@ def build_engine(settings: RunSettings, cache_manager: Callable[..., KVCacheMana
             retention=retention_policies.maker(settings.retention.kind, **settings.retention.parameters),
             eviction=orders.maker(settings.eviction.kind, **settings.eviction.parameters),
             scheduler=schedulers.maker(settings.scheduler.kind, **settings.scheduler.parameters),
+            layout=settings.layout,
             eos_token_id=settings.workload.end_token_ids,
             device=settings.device,
             cache_manager=cache_manager,

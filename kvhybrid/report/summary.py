@@ -52,6 +52,8 @@ class RunSummary:
     """Why the status is not done; empty if it is."""
     quality: Quality | None = None
     """How well the model predicted a text with this cache; None if not measured."""
+    memory: Mapping[str, float] = field(default_factory=dict)
+    """The figures of `kvhybrid.planning.memory_meter.MemoryMeter`."""
 
     @property
     def hit_rate(self) -> float:
@@ -72,6 +74,7 @@ class RunSummary:
             "seconds": self.seconds,
             "tokens_per_second": self.output_tokens / self.seconds if self.seconds else 0.0,
             **self.cache.metrics(),
+            **self.memory,
             **(self.quality.metrics() if self.quality else {}),
         }
 

@@ -11,7 +11,8 @@ from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.errors import InputError
 from kvhybrid.managers.eviction import orders
 from kvhybrid.managers.retention import retention_policies
-from kvhybrid.planning import plan_cache
+from kvhybrid.planning import CachePlan, plan_cache
+from kvhybrid.planning.memory_meter import MemoryMeter
 from kvhybrid.replay.loop import ReplayLoop
 from kvhybrid.replay.prefix_keys import PrefixKeys
 from kvhybrid.replay.stats import ReplayStats
@@ -39,11 +40,17 @@ def replay(settings: ReplaySettings, folder: Path | str, invocation: Invocation 
     with place.claimed(invocation.overrides):
         place.require_empty()
         requests = settings.trace.read()
-        return _ReplaySession(settings, requests, build_loop(settings, requests), place, invocation).run()
+        loop, plan = planned_loop(settings, requests)
+        return _ReplaySession(settings, requests, loop, MemoryMeter(plan), place, invocation).run()
 
 
 def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> ReplayLoop:
     """Create the loop over ``requests``. Raises `InputError` for inconsistent settings."""
+    return planned_loop(settings, requests)[0]
+
+
+def planned_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> tuple[ReplayLoop, CachePlan]:
+    """As `build_loop`, with the plan of its cache."""
     longest = max(request.num_tokens for request in requests)
     limit = settings.scheduler.max_model_len or longest
     if longest > limit:
@@ -83,7 +90,7 @@ def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> Re
     except (ValueError, MemoryError) as error:
         raise InputError(" ".join(str(error).split())) from error
     keys = PrefixKeys(plan.config.hash_unit, settings.trace.part_tokens) if cache.enable_caching else None
-    return ReplayLoop(scheduler, settings.executor.arrivals(requests), settings.cost, keys)
+    return ReplayLoop(scheduler, settings.executor.arrivals(requests), settings.cost, keys), plan
 
 
 class _ReplaySession(Session[ReplaySummary]):
@@ -94,6 +101,7 @@ class _ReplaySession(Session[ReplaySummary]):
         settings: ReplaySettings,
         requests: Sequence[TraceRequest],
         loop: ReplayLoop,
+        memory: MemoryMeter,
         folder: RunFolder,
         invocation: Invocation,
     ) -> None:
@@ -107,6 +115,7 @@ class _ReplaySession(Session[ReplaySummary]):
         )
         self.settings = settings
         self.loop = loop
+        self.memory = memory
         self.sampled_at = 0.0
         self.sampled_steps = self.sampled_tokens = self.sampled_output = 0
 
@@ -139,7 +148,7 @@ class _ReplaySession(Session[ReplaySummary]):
         self.sampled_at, self.sampled_steps = now, loop.num_steps
         self.sampled_tokens, self.sampled_output = loop.scheduled_tokens, loop.output_tokens
         self.history.add(stats)
-        self.trackers.log(stats.step, stats.metrics())
+        self.trackers.log(stats.step, {**stats.metrics(), **self.memory.add(stats.cache)})
         progress.update(stats, loop.num_finished)
 
     def summarize(self, **ending: Any) -> ReplaySummary:
@@ -152,6 +161,7 @@ class _ReplaySession(Session[ReplaySummary]):
             output_tokens=loop.output_tokens,
             steps=loop.num_steps,
             preemptions=loop.scheduler.num_preemptions,
+            memory=self.memory.figures(),
             modelled={"seconds": loop.clock, **loop.first_tokens.figures()},
             **ending,
         )

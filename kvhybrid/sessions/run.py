@@ -13,6 +13,7 @@ from kvhybrid.errors import InputError
 from kvhybrid.managers.eviction import orders
 from kvhybrid.managers.retention import retention_policies
 from kvhybrid.planning import PlanningError
+from kvhybrid.planning.memory_meter import MemoryMeter
 from kvhybrid.report.answers import print_answers, to_json_lines
 from kvhybrid.report.progress import Progress
 from kvhybrid.report.summary import RunSummary, describe_groups
@@ -223,6 +224,7 @@ class _RunSession(Session[RunSummary]):
         self.outputs: dict[str, list[int]] = {}
         self.failures: dict[str, str] = {}
         self.cache = engine.stats()
+        self.memory = MemoryMeter(engine.plan)
         self.num_sent = self.num_finished = self.prompt_tokens = self.output_tokens = 0
 
     def send_ready(self) -> None:
@@ -262,7 +264,7 @@ class _RunSession(Session[RunSummary]):
         self.send_ready()
         self.cache = output.stats.cache
         self.history.add(output.stats)
-        self.trackers.log(output.stats.step, output.stats.metrics())
+        self.trackers.log(output.stats.step, {**output.stats.metrics(), **self.memory.add(self.cache)})
         progress.update(output.stats, self.num_finished)
 
     def summarize(self, **ending: Any) -> RunSummary:
@@ -276,6 +278,7 @@ class _RunSession(Session[RunSummary]):
             steps=self.history.num_steps,
             preemptions=self.history.preemptions,
             quality=self.quality,
+            memory=self.memory.figures(),
             **ending,
         )
 

@@ -45,9 +45,16 @@ class PoolSet(ABC):
         """How much memory the adoption of ``hit`` takes from other kinds, for `fits`."""
         return 0
 
-    def will_take(self, counts: Sequence[int], held: Sequence[IntArray]) -> None:  # noqa: B027, optional
-        """Announce a step whose hits are adopted: the blocks that each kind takes, and those that the request
-        holds of it."""
+    def will_take(  # noqa: B027, optional
+        self, counts: Sequence[int], held: Sequence[IntArray], spare: int = 0
+    ) -> None:
+        """Announce a step that fits and whose hits are adopted.
+
+        Args:
+            counts: Per kind, the blocks that the step takes.
+            held: Per kind, those that the request holds.
+            spare: Units of memory to leave free, as for `fits`.
+        """
 
     def cancel(self) -> None:  # noqa: B027, optional
         """Return what `will_take` has set aside: the step failed before its blocks were taken."""

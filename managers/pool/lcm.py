@@ -47,7 +47,7 @@ class LcmPools(PoolSet):
     def pins(self, kind: int, hit: IntArray) -> int:
         return self._kinds[kind].count_pinned(hit)
 
-    def will_take(self, counts: Sequence[int], held: Sequence[IntArray]) -> None:
+    def will_take(self, counts: Sequence[int], held: Sequence[IntArray], spare: int = 0) -> None:
         pages, beside, least = self._pages, [], []
         for pool, count, ids in zip(self._kinds, counts, held, strict=True):
             beside.append(pool.unused_beside(ids, count))
@@ -57,6 +57,7 @@ class LcmPools(PoolSet):
             raise BlockPoolError(
                 f"{list(counts)} blocks of the kinds need {sum(least)} large pages; {pages.num_unheld} are free"
             )
+        surplus = max(surplus - spare, 0)
         grants: list[int] = []
         for k, pool in enumerate(self._kinds):
             wanted = -(-(counts[k] - len(beside[k])) // pool.smalls)

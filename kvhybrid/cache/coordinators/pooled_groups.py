@@ -22,6 +22,7 @@ class PooledGroups(Groups):
         self.pools = self.pool_set.pools
         self.pool_of = list(range(len(self.pools)))
         self._pinned = [0] * len(self.pools)
+        self._spare = 0
         self._announced: tuple[list[int], RequestTables] | None = None
 
     @property
@@ -44,6 +45,7 @@ class PooledGroups(Groups):
     def fits(self, need: list[int], spare: int) -> bool:
         """Whether the pools have the blocks of ``need`` for the allocation that `demand` was last called for, and
         ``spare`` units of memory besides."""
+        self._spare = spare
         return self.pool_set.fits(need, self._pinned, spare)
 
     def commit(
@@ -64,7 +66,8 @@ class PooledGroups(Groups):
     def _take(self, counts: list[int]) -> list[IntArray]:
         if self._announced is not None:
             (every, held), self._announced = self._announced, None
-            self.pool_set.will_take(every, [table.ids[:, : table.length] for _, table in held.pairs])
+            blocks = [table.ids[:, : table.length] for _, table in held.pairs]
+            self.pool_set.will_take(every, blocks, self._spare)
         return super()._take(counts)
 
     def reset_keys(self) -> bool:

@@ -32,7 +32,7 @@ class StaticLayout(KindLayout):
                 f"no memory for the cache: {memory_bytes} bytes has no room for the null blocks of "
                 f"{len(sizes)} kinds, {sum(sizes)} bytes"
             )
-        shares = self._shares(arrangement, blocks)
+        shares = self.shares(arrangement, blocks)
         parts = [left * share / sum(shares) for share in shares]
         counts = tuple(1 + floor(part / size) for part, size in zip(parts, sizes, strict=True))
         tensors: list[tuple[int, int]] = []
@@ -44,7 +44,7 @@ class StaticLayout(KindLayout):
                 tensors.append((count, page))
         return Division(sum(counts), StaticPoolConfig(counts), tuple(tensors), places)
 
-    def _shares(self, arrangement: Arrangement, blocks: Sequence[int]) -> list[Fraction]:
+    def shares(self, arrangement: Arrangement, blocks: Sequence[int]) -> list[Fraction]:
         """Per group, its part of the memory, relative to the others."""
         if not self.split:
             return [Fraction(count * size) for count, size in zip(blocks, arrangement.block_bytes, strict=True)]
@@ -57,9 +57,7 @@ class StaticLayout(KindLayout):
 
     def bytes_for(self, arrangement: Arrangement, blocks: Sequence[int], num_requests: int = 1) -> int:
         sizes = arrangement.block_bytes
-        if not self.split:
-            return sum((1 + num_requests * count) * size for count, size in zip(blocks, sizes, strict=True))
-        shares = self._shares(arrangement, blocks)
+        shares = self.shares(arrangement, blocks)
         total = sum(shares)
         needs = [
             num_requests * count * size * total / share

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from kvhybrid.console import accept_any_text
-from kvhybrid.errors import InputError, OutputError, print_error, wants_traceback
+from kvhybrid.errors import InputError, RunError, print_error, wants_traceback
 from kvhybrid.interruption import Terminated, exit_code, sigterm_raises
 from kvhybrid.streams import lasting_streams
 
@@ -59,7 +59,7 @@ def _run_verb(name: str, arguments: list[str]) -> int:
     except InputError as error:
         print_error(name, error, wants_traceback())
         return 2
-    except OutputError as error:
+    except RunError as error:
         print(f"kvhybrid {name}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as interrupt:

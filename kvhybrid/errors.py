@@ -19,7 +19,14 @@ class InputError(ValueError):
     """
 
 
-class OutputError(RuntimeError):
+class RunError(RuntimeError):
+    """A run that cannot continue, although its configuration is valid. Its results so far are kept. Exit code 1.
+
+    The message is one or two lines, as for `InputError`.
+    """
+
+
+class OutputError(RunError):
     """A result that could not be written, e.g. because the disk is full. Exit code 1."""
 
 
@@ -43,6 +50,9 @@ def described(error: BaseException) -> str:
     """An unexpected error on one line: its class and its message."""
     message = " ".join(str(error).split())
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+TRACEBACK_HINT = "; HYDRA_FULL_ERROR=1 shows the traceback"
 
 
 def wants_traceback() -> bool:

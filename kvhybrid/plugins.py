@@ -7,14 +7,16 @@ This module imports nothing of kvhybrid except its error, so specs, managers and
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from kvhybrid.errors import InputError
+from kvhybrid.errors import InputError, described
 
 T = TypeVar("T")
 Class = TypeVar("Class", bound=type[Any])
@@ -215,6 +217,34 @@ def resolve(target: str) -> Any:
 def path_of(cls: type[Any]) -> str:
     """``module:Class``."""
     return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def failure_of(error: BaseException) -> str | None:
+    """One line that names the plug-in whose code has raised ``error`` or its cause; None if no plug-in has.
+
+    A plug-in is a class outside of kvhybrid with a base class in it. The innermost one is named. None also if a
+    plug-in has refused its parameters with ValueError, whose message says it all.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        for frame, number in reversed(list(traceback.walk_tb(cause.__traceback__))):
+            owner = frame.f_locals.get("self", frame.f_locals.get("cls"))
+            cls = owner if isinstance(owner, type) else type(owner)
+            if not _is_ours(frame.f_globals.get("__name__", "")) and _is_plugin(cls):
+                if isinstance(cause, ValueError) and frame.f_code.co_name in ("__init__", "__post_init__"):
+                    return None
+                place = f"{Path(frame.f_code.co_filename).name}, line {number}"
+                return f"{path_of(cls)} raises {described(cause)} ({place})"
+        cause = cause.__cause__
+    return None
+
+
+def _is_plugin(cls: type[Any]) -> bool:
+    return not _is_ours(cls.__module__) and any(_is_ours(base.__module__) for base in cls.__mro__)
+
+
+def _is_ours(module: str) -> bool:
+    return module.startswith("kvhybrid.")
 
 
 def _entry_of(point: EntryPoint) -> Entry:

@@ -25,6 +25,10 @@ OWN_FILES = ("config.yaml", "provenance.json", SUMMARY, "outputs.jsonl", "hits.p
 """Files that a run writes to its folder, in addition to those of trackers."""
 
 
+HYDRA_FILES = {"config.yaml", "hydra.yaml", "overrides.yaml"}
+"""Files that Hydra writes to ``hydra.output_subdir``."""
+
+
 class FolderTakenError(InputError):
     """The folder belongs to another run."""
 
@@ -144,7 +148,7 @@ def _is_hydras(place: Path) -> bool:
     """Whether it was written because of ``hydra/job_logging`` or ``hydra.output_subdir``: a log file or a
     folder."""
     if place.is_dir():
-        return {file.name for file in place.iterdir()} == {"config.yaml", "hydra.yaml", "overrides.yaml"}
+        return {file.name for file in place.rglob("*") if not file.is_dir()} == HYDRA_FILES
     return place.is_file() and place.suffix == ".log"
 
 

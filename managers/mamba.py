@@ -50,12 +50,26 @@ class MambaManager(SuffixManager):
         full = min(num_tokens // self.block_size, len(path) // self.units_per_block)
         if full > table.keyed:
             start, table.keyed = table.keyed, full
+            kept = False
             for entry in self._ends(table, start, full):
                 if self.keeps_all or self._worth_keeping(np.array([entry]), request)[0]:
-                    unit = (entry + 1) * self.units_per_block - 1
+                    kept, unit = True, (entry + 1) * self.units_per_block - 1
                     self._key_blocks(table, table.ids[:, entry : entry + 1], path[unit : unit + 1])
+            if kept and self.rules.retention.thins:
+                self._thin(path, full, request)
         if self.rules.sub_block_hits:
             self._register_tail(table, path, num_tokens, request)
+
+    def _thin(self, path: IntArray, full: int, request: RetainedRequest) -> None:
+        """Give up the states on ``path`` that retention finds no longer worth keeping."""
+        per_block, keys = self.units_per_block, self.pool.keys
+        numbers = path[per_block - 1 : full * per_block : per_block]
+        kept = np.flatnonzero((keys.index[self.group_ids[:, None], numbers] > 0).all(axis=0))
+        positions = ((kept + 1) * self.block_size).astype(np.int32)
+        for position in self.rules.retention.surplus(request, positions).tolist():
+            number = int(numbers[position // self.block_size - 1])
+            for group in self.groups:
+                self.pool.discard(np.array(keys.blocks(group, number), np.int32))
 
     @property
     def granularity(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kvhybrid.cache.coordinators.allocation import Allocation
+from kvhybrid.cache.coordinators.request_tables import RequestTables
 from kvhybrid.cache.request import Request
 
 
@@ -12,17 +14,63 @@ def check_count(name: str, found: int, most: int | None) -> None:
         raise ValueError(f"{name} = {found}; accepted: {accepted}")
 
 
-def refuse_counts(
-    request: Request, computed: int, longest: int, counts: tuple[int, int, int, int, int], reserved_blocks: int
-) -> None:
-    """ValueError for the first count of an allocation that cannot be.
+def allocation_of(
+    request: Request,
+    held: RequestTables | None,
+    longest: int,
+    new: int,
+    hit: int,
+    external: int,
+    lookahead: int,
+    encoder: int,
+    delay_cache_blocks: bool,
+    reserved_blocks: int,
+) -> Allocation:
+    """What a call for slots with these token counts asks for.
 
     Args:
-        computed: Tokens of the request that have entries.
+        held: What the request holds; None for an admission.
         longest: Tokens of the longest request.
-        counts: New, hit, external, look-ahead and encoder tokens.
+
+    Raises:
+        ValueError: One of the counts cannot be.
+        TypeError: One is no integer.
     """
+    start = request.num_computed_tokens
+    before = start + hit + external
+    after = before + new
+    if (
+        # Negative if one of them is, and no number for what is no integer.
+        (start | hit | external | lookahead | encoder | reserved_blocks | request.num_in_flight_tokens) < 0
+        or start > (held.step_end if held is not None else 0)
+        or (new < 0 and after < request.num_tokens)
+        or (after | 0) > longest
+        or lookahead > longest
+        or encoder > request.num_encoder_tokens
+        or (hit and held is not None)
+    ):
+        _refuse(request, held, longest, (new, hit, external, lookahead, encoder), reserved_blocks)
+    return Allocation(
+        before,
+        after,
+        min(after + lookahead, longest),
+        0 if delay_cache_blocks else min(after, request.num_tokens),
+        hit,
+        held is None and external > 0,
+        encoder,
+    )
+
+
+def _refuse(
+    request: Request,
+    held: RequestTables | None,
+    longest: int,
+    counts: tuple[int, int, int, int, int],
+    reserved_blocks: int,
+) -> None:
+    """ValueError for the first of the counts that cannot be: new, hit, external, look-ahead and encoder tokens."""
     new, hit, external, lookahead, encoder = counts
+    computed = held.step_end if held is not None else 0
     before = request.num_computed_tokens + hit + external
     limits: dict[str, tuple[int, int | None]] = {
         "num_computed_tokens": (request.num_computed_tokens, computed),

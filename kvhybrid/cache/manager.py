@@ -12,7 +12,7 @@ from kvhybrid.cache.config import CacheConfigError, KVCacheConfig
 from kvhybrid.cache.coordinators import get_kv_cache_coordinator
 from kvhybrid.cache.coordinators.allocation import NO_HEADROOM, Allocation, Headroom
 from kvhybrid.cache.coordinators.request_tables import RequestTables
-from kvhybrid.cache.counts import check_count, refuse_counts
+from kvhybrid.cache.counts import allocation_of, check_count
 from kvhybrid.cache.events import CacheEvent
 from kvhybrid.cache.hashing import PrefixHasher
 from kvhybrid.cache.request import Request, RequestStatus
@@ -202,45 +202,27 @@ class KVCacheManager:
             self._refuse_owner(request)
         if not (num_new_tokens or num_new_computed_tokens or num_external_computed_tokens):
             raise ValueError(f"request {request.request_id!r}: no tokens to allocate and none to adopt")
-        longest, loaded = self.max_model_len, num_external_computed_tokens
-        before = start + num_new_computed_tokens + loaded
-        after = before + num_new_tokens
-        if (
-            start < 0  # written out, since every call passes here and min() makes a tuple
-            or num_new_computed_tokens < 0
-            or loaded < 0
-            or num_lookahead_tokens < 0
-            or num_encoder_tokens < 0
-            or reserved_blocks < 0
-            or request.num_in_flight_tokens < 0
-            or start > (held.step_end if held is not None else 0)
-            or (num_new_tokens < 0 and after < request.num_tokens)
-            or after > longest
-            or num_lookahead_tokens > longest
-            or num_encoder_tokens > request.num_encoder_tokens
-            or (num_new_computed_tokens and held is not None)
-        ):
-            computed = held.step_end if held is not None else 0
-            counts = (num_new_tokens, num_new_computed_tokens, loaded, num_lookahead_tokens, num_encoder_tokens)
-            refuse_counts(request, computed, longest, counts, reserved_blocks)
+        allocation = allocation_of(
+            request,
+            held,
+            self.max_model_len,
+            num_new_tokens,
+            num_new_computed_tokens,
+            num_external_computed_tokens,
+            num_lookahead_tokens,
+            num_encoder_tokens,
+            delay_cache_blocks,
+            reserved_blocks,
+        )
         hit: PrefixHit | None = None
         if held is None:
             hit = self._hit_of(request, new_computed_blocks, num_new_computed_tokens)
-        allocation = Allocation(
-            before,
-            after,
-            min(after + num_lookahead_tokens, longest),
-            0 if delay_cache_blocks else min(after, request.num_tokens),
-            num_new_computed_tokens,
-            held is None and loaded > 0,
-            num_encoder_tokens,
-        )
-        if held is not None and start < held.step_end:
+        elif start < held.step_end:
             self.coordinator.check_going_back(held, allocation)
         headroom = NO_HEADROOM
         watermark = self.watermark_blocks if has_scheduled_reqs and request.status in ADMISSIBLE else 0
         if watermark or reserved_blocks or full_sequence_must_fit:
-            full = min(request.num_tokens, longest) if full_sequence_must_fit else 0
+            full = min(request.num_tokens, self.max_model_len) if full_sequence_must_fit else 0
             headroom = Headroom(watermark, reserved_blocks, full)
         answer = self.coordinator.allocate(request, held, hit, allocation, headroom)
         if not isinstance(answer, KVCacheBlocks):

@@ -84,6 +84,8 @@ class Request:
         self.shared_prefix_boundary = 0
         """The junction of the latest look-up, in tokens: how far another group proved the prefix shared."""
 
+        self.resumed_at = 0
+        """Tokens of the hit that it was admitted with."""
         self._hasher = hasher
         self.hash_unit = hasher.unit if hasher else None
         """Tokens per key; None if the request has no keys."""

@@ -48,7 +48,10 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--deviations", type=Path, metavar="LIST", help="the list of deviations")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
-        "--record", type=Path, metavar="OUT", help="write the scenarios with the actual answers to OUT"
+        "--record",
+        type=Path,
+        metavar="OUT",
+        help="write the scenarios with the actual answers to OUT, a new file or a scenario file to replace",
     )
     return parser
 
@@ -68,13 +71,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _play(options: Namespace) -> int:
-    from kvhybrid.files import output_file
-    from kvhybrid.scenarios.file import read_scenarios
+    from kvhybrid.scenarios.file import read_scenarios, scenario_output
     from kvhybrid.scenarios.report import print_json, print_report
     from kvhybrid.scenarios.verdict import Outcome
 
     files = list(dict.fromkeys(options.files))
-    out = None if options.record is None else output_file("--record", options.record)
+    out = None if options.record is None else scenario_output("--record", options.record)
     started = perf_counter()
     scenarios = {file: list(read_scenarios(file)) for file in files}
     verdicts = [v for file in files for v in _judge(file, scenarios[file], options.deviations)]

@@ -9,8 +9,7 @@ from typing import Any
 from kvhybrid.conformance.kit import Finding
 from kvhybrid.conformance.shrink import Failing
 from kvhybrid.errors import InputError
-from kvhybrid.files import output_file
-from kvhybrid.scenarios.file import write_scenarios
+from kvhybrid.scenarios.file import scenario_output, write_scenarios
 
 MARKS = {True: "✓", False: "✗", None: "-"}
 PLAIN_MARKS = {True: "ok", False: "FAILED", None: "-"}
@@ -25,7 +24,7 @@ def report(findings: Iterable[Finding], name: str, folder: Path, encoding: str) 
         marks = PLAIN_MARKS
     path = folder / f"check-spec-{name}.jsonl"
     if folder.exists():
-        output_file("--out", path)
+        scenario_output("--out", path)
     passed = True
     for finding in findings:
         print(f"{marks[finding.passed]} {finding.check:<12}{finding.text}", flush=True)
@@ -50,6 +49,6 @@ def as_scenario(failing: Failing, name: str) -> dict[str, Any]:
 def _write(path: Path, scenario: dict[str, Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_scenarios(output_file("--out", path), [scenario])
+        write_scenarios(scenario_output("--out", path), [scenario])
     except OSError as error:
         raise InputError(f"--out {path.parent}: {error.strerror}") from None

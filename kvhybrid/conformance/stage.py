@@ -49,7 +49,7 @@ class Stage:
         self.looked_up: tuple[str, Answer] | None = None
         """If the last call was a look-up, its request and answer, whose hit can be adopted now."""
         self.has_states = any(group.spec.state for group in manager.config.groups)
-        self._chunking = PrefillChunking(manager.config, manager.coordinator.alignment)
+        self._chunking = PrefillChunking(manager.coordinator)
 
     @property
     def requests(self) -> Mapping[str, Request]:

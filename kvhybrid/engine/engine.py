@@ -27,6 +27,7 @@ from kvhybrid.planning.planner import LayoutChoice
 from kvhybrid.plugins import Choice
 from kvhybrid.scheduling import schedulers
 from kvhybrid.scheduling.base import CapacityError, SchedulerOutput
+from kvhybrid.scheduling.stall import StallDetector
 
 DEFAULT_MEMORY_BYTES = 1 << 30
 """Upper bound on the default pool size, in bytes."""
@@ -174,6 +175,7 @@ class Engine:
             max_num_seqs=max_num_seqs,
             end_token_ids=end_tokens(eos_token_id),
         )
+        self._stall = StallDetector(self.scheduler)
         self._sampling: dict[str, SamplingParams] = {}
         self._names = (f"request-{number}" for number in count())
         self._num_steps = 0
@@ -231,8 +233,8 @@ class Engine:
         """Schedule, copy, compute, sample: at most ``max_batched_tokens`` tokens over all requests.
 
         Raises CapacityError for a request that does not fit in the whole pool; it is dropped, the others continue.
-        If the forward pass fails, no request is lost: all are recomputed. A request with logits that are NaN or
-        infinite ends, and its prefix is removed from the cache.
+        Raises StalledError if the scheduler makes no progress. If the forward pass fails, all requests are
+        recomputed. A request with logits that are not finite ends, and its prefix is removed from the cache.
         """
         began = perf_counter()
         try:
@@ -248,6 +250,7 @@ class Engine:
         finished = self.scheduler.update_from_output(output, sampled, failed)
         for request_id in (*finished, *failed):
             del self._sampling[request_id]
+        self._stall.check(output)
         self._num_steps += 1
         stats = StepStats(
             step=self._num_steps,

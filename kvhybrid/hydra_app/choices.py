@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from kvhybrid.hydra_app.parts import PARTS
@@ -44,7 +47,32 @@ def _files(group: str) -> Iterator[tuple[str, str]]:
 def _plugins(registry: Registry[Any]) -> Iterator[tuple[str, str]]:
     for entry in registry.entries():
         if entry.origin != BUILT_IN:
-            yield entry.name, f"{entry.target} ({entry.origin})"
+            summary = _summary(entry.target)
+            yield entry.name, f"{summary} " * bool(summary) + f"({entry.target}, {entry.origin})"
+
+
+def _summary(target: str) -> str:
+    """The first line of the docstring of ``module:Class``, read from its source: help imports no plug-ins."""
+    module, _, name = target.partition(":")
+    try:
+        tree = ast.parse(_source(*module.split(".")))
+    except (ImportError, OSError, ValueError, SyntaxError):
+        return ""
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
+    return (ast.get_docstring(classes[0]) or "").partition("\n")[0] if classes else ""
+
+
+def _source(top: str, *below: str) -> str:
+    """The source of a module. Raises OSError if it has none."""
+    found = find_spec(top)
+    places = [] if found is None else [Path(found.origin or "")]
+    if found is not None and below:
+        folders = [Path(folder, *below) for folder in found.submodule_search_locations or ()]
+        places = [place for folder in folders for place in (folder.with_suffix(".py"), folder / "__init__.py")]
+    place = next((place for place in places if place.is_file()), None)
+    if place is None:
+        raise FileNotFoundError(top)
+    return place.read_text(encoding="utf-8")
 
 
 def _first_comment(text: str) -> str:

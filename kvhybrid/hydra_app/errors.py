@@ -11,6 +11,7 @@ from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
 
 from kvhybrid.errors import nearest
+from kvhybrid.hydra_app.parts import PARTS
 
 MOST_SHOWN = 60
 """Maximum length of a value in a message, in characters."""
@@ -30,6 +31,8 @@ def explain(error: BaseException) -> str:
     if isinstance(error, MissingConfigException) and error.options:
         group, _, choice = str(error.missing_cfg_file).rpartition("/")
         options = [str(option) for option in error.options]
+        if group in PARTS:
+            options.append("module:Class")
         return f"{group}={choice}: no such choice{nearest(choice, options, f'{group}=')}"
     if isinstance(error, OverrideParseException):
         return f"cannot read {error.override!r}: {_one_line(str(error.__cause__ or error))}"
@@ -58,6 +61,9 @@ def _explain_key(error: OmegaConfBaseException) -> str | None:
             accepted = [field.name for field in fields(error.object_type)]
         else:
             accepted = [str(child) for child in error.parent_node or ()]
+            if prefix == "tracking." and name in PARTS["tracking"].registry:
+                chosen = ",".join((*accepted, name))
+                return f"{key}: {name} is not among the trackers of this run; choose it with tracking=[{chosen}]"
         return f"{key}: no such key{nearest(name, accepted, prefix)}"
     if isinstance(error, ValidationError):
         wanted = get_type_hints(error.object_type).get(name) if is_dataclass(error.object_type) else None

@@ -12,9 +12,19 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from kvhybrid.errors import InputError, OutputError, described, one_line, print_error, wants_traceback
+from kvhybrid.errors import (
+    TRACEBACK_HINT,
+    InputError,
+    OutputError,
+    RunError,
+    described,
+    one_line,
+    print_error,
+    wants_traceback,
+)
 from kvhybrid.hydra_app.schema import plain, read_config
 from kvhybrid.interruption import NAMES, name_of, sigterm_raises
+from kvhybrid.plugins import PluginError, failure_of
 from kvhybrid.run_folder import SUMMARY, FolderTakenError, RunFolder, remove_empty
 from kvhybrid.sessions.invocation import Invocation
 from kvhybrid.streams import lasting_streams
@@ -67,7 +77,7 @@ class Job:
             # Hydra would wrap exceptions raised here in a report of its own.
             self._say(error)
             self.exit_code = 2
-        except OutputError as error:
+        except RunError as error:
             self._say(error)
             self.exit_code = 1
         except Exception:
@@ -95,7 +105,7 @@ class Job:
                 raise  # its results must not be overwritten
             self._say(error)
             _mark(folder, "refused", one_line(error), overrides)
-        except OutputError as error:
+        except RunError as error:
             self._say(error)
             _mark(folder, "failed", one_line(error), overrides)
         except Exception as error:
@@ -110,8 +120,18 @@ class Job:
     def _fill(self, settings: Any, folder: RunFolder, invocation: Invocation) -> Ended:
         try:
             summary = self._task(settings, folder.path, invocation)
-        except SystemExit as error:  # else it would end the sweep, or pass for a run that was done
-            raise RuntimeError(f"a plug-in has called sys.exit({error.code!r})") from error
+        except (InputError, OutputError):
+            raise
+        except (Exception, SystemExit) as error:  # an exit would end the sweep, or pass for a run that was done
+            has_results = (folder.path / SUMMARY).exists()
+            if has_results:
+                print(folder.path)
+            line = failure_of(error)
+            if line is None and isinstance(error, SystemExit):
+                line = f"a plug-in has called sys.exit({error.code!r})"
+            if isinstance(error, RunError) or line is None:
+                raise
+            raise (RunError if has_results else PluginError)(f"{line}{TRACEBACK_HINT}") from error
         print(folder.path)
         if summary.status == "interrupted":
             raise NAMES[str(summary.reason)]  # the results are written; now a sweep ends too

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import hydra
@@ -21,7 +21,7 @@ from kvhybrid.hydra_app.errors import explain
 from kvhybrid.hydra_app.job import Job, Task
 from kvhybrid.hydra_app.plugin_source import keep_names_last
 from kvhybrid.hydra_app.schema import register_schema
-from kvhybrid.hydra_app.sweep import PrintJobs, close_sweep, sweeps_started
+from kvhybrid.hydra_app.sweep import PrintJobs, StartedSweep, close_sweep, sweeps_started, wait_for_jobs
 from kvhybrid.hydra_app.yaml_files import check_config_files
 from kvhybrid.report.table import print_sweep
 
@@ -50,8 +50,7 @@ def launch(
     application = hydra.main(version_base="1.3", config_path="pkg://kvhybrid.conf", config_name=verb)(job.run)
     with sweeps_started() as started:
         try:
-            with _as_command_line(verb, keep_names_last(arguments)):
-                application()
+            _start(application, verb, keep_names_last(arguments), started)
         except (KeyboardInterrupt, SystemExit):
             _close(started, print_jobs)
             raise
@@ -59,8 +58,11 @@ def launch(
             if job.crashed:
                 raise
             ended = _close(started, print_jobs)
+            if ended is None and isinstance(error, (FileExistsError, NotADirectoryError)):
+                key = "hydra.sweep.dir" if started else "hydra.run.dir"
+                raise InputError(f"{key} must be a new or empty folder, found a file: {error.filename}") from error
             if ended is None and started and isinstance(error, OSError) and error.errno:  # Hydra's have no number
-                raise OutputError(f"{error.filename or started[0]}: {error.strerror}") from error
+                raise OutputError(f"{error.filename or started[0].folder}: {error.strerror}") from error
             if ended is None or isinstance(error, InputError):
                 raise InputError(explain(error)) from error
             # A launcher whose worker has died, or a sweeper that cannot continue.
@@ -71,8 +73,29 @@ def launch(
         return _close(started, print_jobs) or job.exit_code
 
 
-def _close(started: Sequence[Path], print_jobs: PrintJobs) -> int | None:
-    return close_sweep(started[0], print_jobs) if started else None
+def _start(
+    application: Callable[[], None], verb: str, arguments: Sequence[str], started: Sequence[StartedSweep]
+) -> None:
+    """Run the Hydra application. If a worker of its launcher is killed, which ends the other workers too, start it
+    once more; only the jobs that are not done run then."""
+    try:
+        with _as_command_line(verb, arguments):
+            application()
+    except BrokenProcessPool:
+        if not (started and started[0].is_grid):
+            raise
+        folder = started[0].folder
+        print(
+            f"kvhybrid {verb}: a worker was killed; the jobs that are not done are started again", file=sys.stderr
+        )
+        wait_for_jobs(folder)
+        escaped = str(folder).replace("\\", "\\\\").replace("'", "\\'")
+        with _as_command_line(verb, [*arguments, f"hydra.sweep.dir='{escaped}'"]):
+            application()
+
+
+def _close(started: Sequence[StartedSweep], print_jobs: PrintJobs) -> int | None:
+    return close_sweep(started[0].folder, print_jobs) if started else None
 
 
 @contextmanager

@@ -8,7 +8,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 from hydra.experimental.callback import Callback
@@ -23,12 +25,26 @@ SWEEP_CONFIG = "multirun.yaml"
 """The file that Hydra writes to the sweep's folder before it starts jobs."""
 
 
-_started: ContextVar[list[Path]] = ContextVar("the folders of the sweeps that were started")
+GRID = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+PATIENCE = 20.0
+"""Seconds to wait for the processes of a broken launcher to end."""
+
+
+@dataclass(frozen=True)
+class StartedSweep:
+    """A sweep that Hydra has started."""
+
+    folder: Path
+    is_grid: bool
+    """Whether it runs every combination of the given values, so that a second start has the same jobs."""
+
+
+_started: ContextVar[list[StartedSweep]] = ContextVar("the sweeps that were started")
 
 
 @contextmanager
-def sweeps_started() -> Iterator[list[Path]]:
-    """The folders of the sweeps that Hydra starts within the block: one, or none for a single job."""
+def sweeps_started() -> Iterator[list[StartedSweep]]:
+    """The sweeps that Hydra starts within the block: one, more if it is started again, none for a single job."""
     token = _started.set([])
     try:
         yield _started.get()
@@ -40,7 +56,15 @@ class SweepStart(Callback):  # type: ignore[misc]
     """Records the folder of a sweep, so that `close_sweep` can be called however the sweep ends."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        _started.get().append(Path(config.hydra.sweep.dir).absolute())
+        is_grid = config.hydra.sweeper.get("_target_") == GRID
+        _started.get().append(StartedSweep(Path(config.hydra.sweep.dir).absolute(), is_grid))
+
+
+def wait_for_jobs(folder: Path) -> None:
+    """Wait until no process writes to a job of the sweep, or `PATIENCE` is over."""
+    end = monotonic() + PATIENCE
+    while monotonic() < end and any(found["status"] == "running" for _, found in _jobs(folder)):
+        sleep(0.1)
 
 
 def close_sweep(folder: Path, print_jobs: PrintJobs) -> int | None:

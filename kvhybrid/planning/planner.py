@@ -154,7 +154,7 @@ def _too_long(
         return (
             f"one request of {limit} tokens needs {blocks - 1} blocks and the null block; "
             f"the pool has {plan.num_blocks}.\n"
-            f"{shorter}, or give the cache {needed} bytes ({blocks} blocks)."
+            f"{shorter}, or give the cache {needed} bytes (num_blocks = {blocks})."
         )
     return (
         f"one request of {limit} tokens needs {needed} bytes in this layout; the pool has {memory}.\n"

@@ -30,6 +30,11 @@ class Arrivals(ABC):
         their arrival; an empty list then means the end.
         """
 
+    @property
+    def has_timed(self) -> bool:
+        """Whether requests are left that arrive as time passes, even if the scheduler is not idle."""
+        return False
+
 
 class ArrivalProcess(ABC):
     """Decides when the requests of a trace arrive.
@@ -87,3 +92,7 @@ class _Timetable(Arrivals):
         while waiting and waiting[0].seconds <= until:
             taken.append(waiting.popleft())
         return taken
+
+    @property
+    def has_timed(self) -> bool:
+        return bool(self._waiting)

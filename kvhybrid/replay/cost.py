@@ -39,7 +39,7 @@ class LinearCost(CostModel):
     """Seconds per token of context, summed over the scheduled requests."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
+        for field in fields(LinearCost):  # a subclass checks its own
             at_least(f"cost.{field.name}", getattr(self, field.name), 0)
         if not self.base:
             raise ValueError("cost.base must be more than 0 seconds, so that the clock advances in every step")

@@ -13,6 +13,8 @@ from kvhybrid.specs import KVCacheSpec, registry
 
 MOST_LAYERS = 1 << 16
 MOST_PAGE_BYTES = 1 << 40
+SIZES = ("num_kv_heads", "head_size", "shapes")
+"""Fields that decide about the bytes of a page. Their defaults are for tests of the cache manager."""
 PLAIN = (int, str, bool, float, type(None))
 
 
@@ -38,8 +40,13 @@ class CacheSettings:
     path: str | None = None
     """In place of ``layers``: a ``config.json``, its folder, or the name of a preset of ``kvhybrid plan``."""
 
-    def layer_specs(self, block_size: int) -> dict[str, KVCacheSpec]:
-        """The spec of every layer. Raises ValueError for an unknown spec or field, and for an unknown model."""
+    def layer_specs(self, block_size: int, *, in_bytes: bool = False) -> dict[str, KVCacheSpec]:
+        """The spec of every layer. ``in_bytes`` is whether the pool is given in bytes.
+
+        Raises:
+            ValueError: A spec, a field or the model is unknown, or an entry lacks the sizes of its heads although
+                they matter: for a pool in bytes, and for layers whose pages differ.
+        """
         if self.path is not None:
             return self._observed(self.path, block_size)
         if not self.layers:
@@ -50,7 +57,19 @@ class CacheSettings:
         specs: list[KVCacheSpec] = []
         for at, layer in enumerate(self.layers):
             specs += [_spec(f"cache.layers[{at}]", layer, block_size)] * layer.count
+        if in_bytes or len({spec.page_bytes for spec in specs}) > 1:
+            self._require_sizes("a pool in bytes" if in_bytes else "layers whose pages differ")
         return {f"layer{index}": spec for index, spec in enumerate(specs)}
+
+    def _require_sizes(self, purpose: str) -> None:
+        for at, layer in enumerate(self.layers):
+            known = {field.name for field in fields(registry.find(layer.spec)) if field.init}
+            lacking = [name for name in SIZES if name in known and name not in layer.fields]
+            if lacking:
+                raise ValueError(
+                    f"cache.layers[{at}].fields: {_listed(lacking)} must be given for {purpose}; "
+                    f"the defaults have size 1"
+                )
 
     def _observed(self, path: str, block_size: int) -> dict[str, KVCacheSpec]:
         if self.layers:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from math import inf
+
+from kvhybrid.errors import RunError
+from kvhybrid.plugins import path_of
 from kvhybrid.replay.arrivals import Arrivals
 from kvhybrid.replay.cost import CostModel
 from kvhybrid.replay.latency import FirstTokenTimes
 from kvhybrid.replay.prefix_keys import PrefixKeys
 from kvhybrid.replay.request import ReplayRequest
 from kvhybrid.scheduling.base import BaseScheduler, SchedulerOutput
+from kvhybrid.scheduling.stall import StallDetector
 
 
 class _AnyToken(dict[str, int]):
@@ -36,12 +41,15 @@ class ReplayLoop:
         self._arrivals = arrivals
         self._cost = cost
         self._keys = keys
+        self._stall = StallDetector(scheduler)
         self._arrived: dict[str, float] = {}
 
     def advance(self, num_steps: int) -> bool:
         """Run up to ``num_steps`` steps. Returns whether more may remain.
 
-        Raises `kvhybrid.scheduling.base.CapacityError` for a request that does not fit in the whole pool.
+        Raises:
+            CapacityError: A request does not fit in the whole pool.
+            RunError: The scheduler makes no progress, or a plug-in has returned a value that is not valid.
         """
         scheduler = self.scheduler
         for _ in range(num_steps):
@@ -51,10 +59,13 @@ class ReplayLoop:
             output = scheduler.schedule()
             self._settle(output)
             self.num_finished += len(scheduler.update_from_output(output, ANY_TOKEN))
+            self._stall.check(output, self._arrivals.has_timed)
         return True
 
     def _let_in(self, idle: bool) -> None:
         for seconds, request in self._arrivals.take(self.clock, idle):
+            if not -inf < seconds < inf:
+                raise RunError(f"{path_of(type(self._arrivals))}: {request.request_id!r} arrives at {seconds} s")
             self.clock = max(self.clock, seconds)
             self._arrived[request.request_id] = seconds
             self.prompt_tokens += request.num_prompt_tokens
@@ -73,6 +84,19 @@ class ReplayLoop:
             self.output_tokens += samples
         self.num_steps += 1
         self.scheduled_tokens += output.num_scheduled_tokens
-        self.clock += self._cost.seconds(output.num_scheduled_tokens - decode, decode, context)
+        seconds = self._cost.seconds(output.num_scheduled_tokens - decode, decode, context)
+        if not _is_duration(seconds):
+            raise RunError(
+                f"cost model {path_of(type(self._cost))}: seconds() must return a finite number of more than 0, "
+                f"found {seconds!r}"
+            )
+        self.clock += seconds
         for request_id in started:
             self.first_tokens.add(self.clock - self._arrived.pop(request_id))
+
+
+def _is_duration(seconds: object) -> bool:
+    try:
+        return bool(0 < seconds < inf)  # type: ignore[operator]
+    except TypeError:
+        return False

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kvhybrid.errors import InputError
+from kvhybrid.plugins import path_of
+from kvhybrid.settings.values import MOST
 
 PrefixIds: TypeAlias = NDArray[np.int64]
 
@@ -52,3 +57,41 @@ class Trace(ABC):
     @abstractmethod
     def read(self) -> list[TraceRequest]:
         """All requests in the order of the trace. Raises `InputError` for an invalid file."""
+
+
+def read_trace(trace: Trace) -> list[TraceRequest]:
+    """The requests of ``trace``, which may be a plug-in.
+
+    Raises:
+        InputError: The file is invalid, or `Trace.read` returns something else; the message names ``trace``.
+    """
+    requests = trace.read()
+    name = f"trace {path_of(type(trace))}"
+    if not isinstance(requests, list):
+        raise InputError(f"{name}: read() must return a list of TraceRequests, found {requests!r:.60}")
+    if not requests:
+        raise InputError(f"{name}: {trace.place}: no requests")
+    ids = set()
+    for request in requests:
+        if problem := _problem(request, trace.part_tokens):
+            raise InputError(f"{name}: {problem}")
+        if request.request_id in ids:
+            raise InputError(f"{name}: two requests have the id {request.request_id!r}")
+        ids.add(request.request_id)
+    return requests
+
+
+def _problem(request: object, part_tokens: int) -> str | None:
+    """What is wrong with a request of a trace."""
+    if not isinstance(request, TraceRequest):
+        return f"read() must return a list of TraceRequests, found {request!r:.60} in it"
+    for key in ("num_prompt_tokens", "num_output_tokens"):
+        found = getattr(request, key)
+        if not isinstance(found, int) or not 1 <= found <= MOST:
+            return f"{request.request_id!r}: {key} must be a whole number in [1, {MOST:,}], found {found!r:.60}"
+    if not isinstance(request.seconds, (int, float)) or not isfinite(request.seconds):
+        return f"{request.request_id!r}: seconds must be a finite number, found {request.seconds!r:.60}"
+    parts = -(-request.num_prompt_tokens // part_tokens)
+    if len(request.prefix_ids) != parts:
+        return f"{request.request_id!r}: prefix_ids must have {parts} numbers, found {len(request.prefix_ids)}"
+    return None

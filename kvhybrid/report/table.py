@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PLAIN_WIDTH = 120
 """Table width, in columns, if stdout is not a terminal."""
+MOST_WIDTH = 10_000
 ROOMY_WIDTH = 100
 """Console width, in columns, from which more than one space fits between figures."""
 
@@ -154,8 +155,22 @@ def new_table(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table
 
 
 def print_table(table: Table) -> None:
-    """Print ``table`` on stdout, as wide as the terminal or `PLAIN_WIDTH`."""
-    _console().print(table)
+    """Print ``table`` on stdout, as wide as the terminal or `PLAIN_WIDTH`.
+
+    In a terminal that is too narrow for it, its rows are printed as lists, since figures must not be cut.
+    """
+    console = _console()
+    unlimited = console.options.update(width=MOST_WIDTH)
+    if not console.is_terminal or console.measure(table, options=unlimited).maximum <= console.width:
+        console.print(table)
+        return
+    print(table.title)
+    headings = [str(column.header).replace("\n", " ") for column in table.columns]
+    indent = max(map(len, headings)) + 2
+    for row in zip(*(column.cells for column in table.columns), strict=True):
+        for at, (heading, cell) in enumerate(zip(headings, map(str, row), strict=True)):
+            text = cell.replace("\n", " ")
+            print(f"{'- ' if at == 0 else '  '}{heading:<{indent}}{text}".rstrip())
 
 
 def _console() -> Console:

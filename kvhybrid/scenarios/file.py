@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvhybrid.files import UnreadableError, atomic_path, parse_json, read_lines
+from kvhybrid.errors import InputError
+from kvhybrid.files import UnreadableError, atomic_path, output_file, parse_json, read_lines
 from kvhybrid.scenarios.form import ScenarioError, UnsupportedScenarioError, check_form
 
 
@@ -65,6 +66,23 @@ def _read(path: Path, number: int, line: str) -> Scenario:
     except ScenarioError as error:
         raise ScenarioError(f"{path}, line {number}: {error}") from None
     return Scenario(path, number, content)
+
+
+def scenario_output(key: str, path: Path | str) -> Path:
+    """Resolve ``path`` to a file to write scenarios to: a new one, or one of scenarios, which is replaced.
+
+    Raises `InputError`, with ``key`` in the message, for other files, so that no data are lost by a typing error.
+    """
+    place = output_file(key, path)
+    if place.exists():
+        try:
+            next(read_scenarios(place), None)
+        except ScenarioError:
+            raise InputError(
+                f"{key}: {path} exists and is not a scenario file; accepted: a new file, or one of scenarios, "
+                f"which is replaced"
+            ) from None
+    return place
 
 
 def write_scenarios(path: Path, scenarios: Iterable[Mapping[str, Any]]) -> None:

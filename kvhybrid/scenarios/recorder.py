@@ -15,8 +15,7 @@ from kvhybrid.cache.config import KVCacheConfig
 from kvhybrid.cache.coordinators.request_tables import RequestTables
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request
-from kvhybrid.files import output_file
-from kvhybrid.scenarios.file import write_scenarios
+from kvhybrid.scenarios.file import scenario_output, write_scenarios
 from kvhybrid.scenarios.form import ScenarioStep
 from kvhybrid.scenarios.manager_config import config_of
 from kvhybrid.scenarios.player import hit_answer
@@ -45,9 +44,9 @@ class Recorder:
         """``id`` is the scenario's id.
 
         Raises:
-            InputError: ``path`` is neither a regular file nor a new name.
+            InputError: ``path`` is neither a new name nor a scenario file, which is replaced.
         """
-        self.path = output_file("record", path)
+        self.path = scenario_output("record", path)
         self.is_recording = False
         self._manager: RecordingManager | None = None
         self._scenario: dict[str, Any] = {"id": id, "title": f"recorded calls of {id}"}

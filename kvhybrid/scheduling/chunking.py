@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import lcm
 
-from kvhybrid.cache.config import KVCacheConfig
+from kvhybrid.cache.coordinators import KVCacheCoordinator
 from kvhybrid.cache.request import Request
 
 
@@ -16,14 +16,15 @@ class PrefillChunking:
     additional tokens. Decode steps and caches without cacheable states are never affected.
     """
 
-    def __init__(self, config: KVCacheConfig, alignment: int) -> None:
-        """``alignment`` is what hits of this cache are multiples of, in tokens."""
+    def __init__(self, coordinator: KVCacheCoordinator) -> None:
+        config = coordinator.config
         states = [config.block_size_of(g.spec) for g in config.groups if g.spec.state and g.spec.cacheable]
         self._active = bool(states)
         self._draft = any(group.draft for group in config.groups)
-        self._unit = alignment
+        self._unit = coordinator.alignment
+        self._retention = coordinator.retention
         # A state on a block boundary that no hit can end on would never be reused.
-        self._block = lcm(alignment, *states)
+        self._block = lcm(self._unit, *states)
 
     def clip(self, request: Request, start: int, num_tokens: int) -> int:
         """How many of the ``num_tokens`` tokens from position ``start`` this step computes, at least 1.
@@ -33,7 +34,8 @@ class PrefillChunking:
         - the next block boundary, if it starts inside a block (after a hit that ended there, or a short step);
         - the last position from which a request with the same tokens can resume;
         - the same for the prompt at the granularity of hits, if hits can end inside a block;
-        - the last block boundary before the junction, up to which another group has shown the prefix to be shared.
+        - the last block boundary before the junction, up to which another group has shown the prefix to be shared;
+        - a position at which the retention policy wants steps to end.
 
         If the budget ends a step before the end of the prefill, it ends on a block boundary if it reaches one. A
         step is never postponed: a state inside a block is correct, it just gets no key.
@@ -52,6 +54,7 @@ class PrefillChunking:
             last_boundary,
             tail if tail > last_boundary else 0,
             request.shared_prefix_boundary // block * block,
+            *self._retention.stops(request, block),
         )
         return min((stop for stop in stops if start < stop < end), default=end) - start
 

@@ -56,9 +56,7 @@ class Scheduler(BaseScheduler):
         )
         self._unfinished: dict[str, Request] = {}
         """Every request in ``waiting`` and ``running``, by id."""
-        self._chunking = (
-            PrefillChunking(cache.config, cache.coordinator.alignment) if cache.enable_caching else None
-        )
+        self._chunking = PrefillChunking(cache.coordinator) if cache.enable_caching else None
         self._lone_refusal: tuple[str, int] | None = None
 
     def add_request(self, request: Request) -> None:

@@ -13,16 +13,18 @@ from kvhybrid.managers.eviction import orders
 from kvhybrid.managers.retention import retention_policies
 from kvhybrid.planning import CachePlan, plan_cache
 from kvhybrid.planning.memory_meter import MemoryMeter
+from kvhybrid.plugins import path_of
 from kvhybrid.replay.loop import ReplayLoop
 from kvhybrid.replay.prefix_keys import PrefixKeys
 from kvhybrid.replay.stats import ReplayStats
-from kvhybrid.replay.trace import TraceRequest
+from kvhybrid.replay.trace import TraceRequest, read_trace
 from kvhybrid.report.progress import Progress
 from kvhybrid.report.summary import describe_groups
 from kvhybrid.run_folder import RunFolder
 from kvhybrid.scheduling import schedulers
 from kvhybrid.scheduling.base import CapacityError
 from kvhybrid.sessions.invocation import Invocation
+from kvhybrid.sessions.refusal import refusal
 from kvhybrid.sessions.replay_settings import ReplaySettings
 from kvhybrid.sessions.replay_summary import ReplaySummary
 from kvhybrid.sessions.session import Session
@@ -39,7 +41,7 @@ def replay(settings: ReplaySettings, folder: Path | str, invocation: Invocation 
     invocation = invocation or Invocation.from_settings("replay", settings)
     with place.claimed(invocation.overrides):
         place.require_empty()
-        requests = settings.trace.read()
+        requests = read_trace(settings.trace)
         loop, plan = planned_loop(settings, requests)
         return _ReplaySession(settings, requests, loop, MemoryMeter(plan), place, invocation).run()
 
@@ -62,7 +64,7 @@ def planned_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> 
         raise InputError("pool.memory=auto measures a GPU, and a replay uses none: give a number of bytes")
     try:
         plan = plan_cache(
-            settings.cache.layer_specs(settings.pool.block_size),
+            settings.cache.layer_specs(settings.pool.block_size, in_bytes=settings.pool.num_blocks is None),
             num_blocks=settings.pool.num_blocks,
             memory_bytes=settings.pool.memory_bytes,
             max_model_len=limit,
@@ -88,7 +90,7 @@ def planned_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> 
             max_num_seqs=settings.scheduler.max_num_seqs,
         )
     except (ValueError, MemoryError) as error:
-        raise InputError(" ".join(str(error).split())) from error
+        raise refusal(error) from error
     keys = PrefixKeys(plan.config.hash_unit, settings.trace.part_tokens) if cache.enable_caching else None
     return ReplayLoop(scheduler, settings.executor.arrivals(requests), settings.cost, keys), plan
 
@@ -128,6 +130,12 @@ class _ReplaySession(Session[ReplaySummary]):
             raise InputError(f"{self.settings.trace.place}: {error}") from error
         if self.loop.num_steps > self.sampled_steps:
             self._sample(progress)
+
+    def incomplete(self) -> str | None:
+        if self.loop.num_finished == self.num_requests:
+            return None
+        executor = path_of(type(self.settings.executor))
+        return f"executor {executor} has sent {self.loop.num_finished} of the {self.num_requests} requests"
 
     def _sample(self, progress: Progress) -> None:
         """Record the state of the cache and the counters since the last sample."""

@@ -14,17 +14,20 @@ from kvhybrid.managers.eviction import orders
 from kvhybrid.managers.retention import retention_policies
 from kvhybrid.planning import PlanningError
 from kvhybrid.planning.memory_meter import MemoryMeter
+from kvhybrid.plugins import PluginError, path_of
 from kvhybrid.report.answers import print_answers, to_json_lines
 from kvhybrid.report.progress import Progress
 from kvhybrid.report.summary import RunSummary, describe_groups
 from kvhybrid.run_folder import RunFolder
 from kvhybrid.scenarios.recorder import Recorder
 from kvhybrid.scheduling import schedulers
+from kvhybrid.scheduling.base import CapacityError
 from kvhybrid.sessions.invocation import Invocation
+from kvhybrid.sessions.refusal import refusal
 from kvhybrid.sessions.run_settings import RunSettings
 from kvhybrid.sessions.session import Session
 from kvhybrid.settings.values import MOST_TOKENS, at_least
-from kvhybrid.workloads.base import Traffic
+from kvhybrid.workloads.base import Traffic, WorkloadRequest, check_sizes
 
 if TYPE_CHECKING:
     from kvhybrid.engine.engine import Engine
@@ -39,12 +42,13 @@ def run(settings: RunSettings, folder: Path | str, invocation: Invocation | None
 
     ``invocation`` is written to ``config.yaml`` and sent to the trackers; by default, it has the settings as plain
     data. Ctrl-C and SIGTERM end the run early but gracefully. The summary's status is ``failed`` if some results
-    could not be written.
+    could not be written, some requests failed, or the workload sent fewer requests than it states.
 
     Raises:
         InputError: The settings are inconsistent. Nothing is written then.
         FolderTakenError: ``folder`` is not empty, or another process is writing to it.
         OutputError: ``folder`` cannot be written to.
+        RunError: The run could not continue, for example because the scheduler makes no progress.
     """
     place = RunFolder(folder)
     invocation = invocation or Invocation.from_settings("run", settings)
@@ -72,6 +76,7 @@ def build_engine(settings: RunSettings, cache_manager: Callable[..., KVCacheMana
     _check_device(settings.device)
     try:
         settings.workload.prepare(settings.model.text_codec)
+        check_sizes(settings.workload)
         longest = settings.workload.longest_request
         at_least("workload: requests times the longest", settings.workload.num_requests * longest, 1, MOST_TOKENS)
         if _measures_quality(settings):
@@ -109,7 +114,7 @@ def build_engine(settings: RunSettings, cache_manager: Callable[..., KVCacheMana
             cache_manager=cache_manager,
         )
     except (ValueError, OSError, ImportError) as error:
-        raise InputError(" ".join(f"{error}{_quality_hint(settings, error)}".split())) from error
+        raise refusal(error, _quality_hint(settings, error)) from error
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not NO_MEMORY.search(str(error)):
             raise
@@ -157,6 +162,14 @@ def _measures_quality(settings: RunSettings) -> bool:
     """Without an explicit text, models that do not read text or are untrained are skipped."""
     quality, model = settings.quality, settings.model
     return bool(quality.bytes and model.is_trained and (quality.path is not None or model.reads_text))
+
+
+def _quality_note(settings: RunSettings) -> str | None:
+    """Why the quality that was asked for is not measured; None if it is."""
+    if not settings.quality.bytes or _measures_quality(settings):
+        return None
+    reason = "the model does not read text" if settings.model.is_trained else "the model's weights are random"
+    return f"quality was not measured: {reason}"
 
 
 def _longest_name(settings: RunSettings) -> str:
@@ -220,6 +233,9 @@ class _RunSession(Session[RunSummary]):
         self.quality = quality
         self.groups = describe_groups(engine.plan.config)
         self.traffic: Traffic = settings.workload.traffic(engine.model.vocab_size)
+        if not isinstance(self.traffic, Traffic):
+            name = path_of(type(settings.workload))
+            raise PluginError(f"workload {name}: traffic() must return a Traffic, found {self.traffic!r:.60}")
         self.recorder = recorder
         self.outputs: dict[str, list[int]] = {}
         self.failures: dict[str, str] = {}
@@ -233,6 +249,8 @@ class _RunSession(Session[RunSummary]):
 
         sampling = self.settings.sampling
         for request in self.traffic.ready():
+            if not isinstance(request, WorkloadRequest):
+                raise PluginError(f"{path_of(type(self.traffic))}: ready() has returned {request!r:.60}")
             try:
                 self.engine.add_request(
                     request.prompt_token_ids,
@@ -243,7 +261,7 @@ class _RunSession(Session[RunSummary]):
                     request_id=request.request_id,
                 )
             except ValueError as error:
-                raise InputError(str(error)) from error
+                raise InputError(f"workload {path_of(type(self.settings.workload))}: {error}") from error
             self.outputs[request.request_id] = []
             self.num_sent += 1
             self.prompt_tokens += len(request.prompt_token_ids)
@@ -252,8 +270,22 @@ class _RunSession(Session[RunSummary]):
         while self.engine.has_unfinished:
             self._step(progress)
 
+    def incomplete(self) -> str | None:
+        if self.num_sent != self.num_requests:
+            workload = path_of(type(self.settings.workload))
+            return (
+                f"workload {workload} has sent {self.num_sent} of the {self.num_requests} requests that it states"
+            )
+        if self.failures:
+            first = next(iter(self.failures.values()))
+            return f"{len(self.failures)} of {self.num_sent} requests failed: {first}"
+        return None
+
     def _step(self, progress: Progress) -> None:
-        output = self.engine.step()
+        try:
+            output = self.engine.step()
+        except CapacityError as error:
+            raise InputError(str(error)) from error
         for request_id, tokens in output.tokens.items():
             self.outputs[request_id] += tokens
             self.output_tokens += len(tokens)
@@ -301,3 +333,5 @@ class _RunSession(Session[RunSummary]):
         if len(shown) < len(answers):
             print(f"{len(answers) - len(shown)} more in outputs.jsonl\n")
         super().report(summary)
+        if note := _quality_note(self.settings):
+            print(note)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Generic, TypeVar
 
-from kvhybrid.errors import InputError, OutputError, described, nearest, one_line
+from kvhybrid.errors import InputError, OutputError, RunError, described, nearest, one_line
 from kvhybrid.interruption import name_of, sigterm_raises
+from kvhybrid.plugins import failure_of
 from kvhybrid.report.history import History
 from kvhybrid.report.plot import plot_run
 from kvhybrid.report.progress import Progress
@@ -51,7 +52,16 @@ class Session(ABC, Generic[Summary]):
 
     @abstractmethod
     def work(self, progress: Progress) -> None:
-        """Do the actual work. Raises `InputError` if it turns out to be impossible."""
+        """Do the actual work.
+
+        Raises:
+            InputError: It turns out to be impossible.
+            RunError: It cannot continue.
+        """
+
+    def incomplete(self) -> str | None:
+        """After the work: why its results are not those that were asked for, in one line; None if they are."""
+        return None
 
     @abstractmethod
     def summarize(self, **ending: Any) -> Summary:
@@ -72,31 +82,36 @@ class Session(ABC, Generic[Summary]):
     def run(self) -> Summary:
         """Work; then, or when interrupted by Ctrl-C or SIGTERM, write and print the results.
 
-        A file that cannot be written is reported on stderr, and turns the status done into failed.
+        A file that cannot be written is reported on stderr, and turns the status done into failed. So do results
+        that are `incomplete`.
 
         Raises:
             InputError: ``objective`` is not a figure of the summary. Nothing is written then.
             OutputError: The first file could not be written.
+            RunError: The run could not continue. Its results so far are printed.
         """
         self._require_objective()
         self._open_folder()
-        began, status, reason = perf_counter(), "failed", None
+        began, status, reason, is_reported = perf_counter(), "failed", None, True
         with sigterm_raises():
             try:
                 self.trackers.start(self.invocation.config, self.folder.path)
                 began = perf_counter()
                 with Progress(self.name, self.num_requests) as progress:
                     self.work(progress)
-                status = "done"
+                reason = self.incomplete()
+                status = "failed" if reason else "done"
+                if reason:
+                    print(f"kvhybrid {self.invocation.verb}: {reason}", file=sys.stderr)
             except KeyboardInterrupt as interrupt:
                 status, reason = "interrupted", name_of(interrupt)
             except BaseException as error:
-                refused = isinstance(error, InputError)
-                status, reason = ("refused", one_line(error)) if refused else ("failed", described(error))
+                status, reason, is_reported = _ending(error)
                 raise
             finally:
                 summary = self._close(status, reason, perf_counter() - began)
-        self.report(summary)
+                if is_reported:
+                    self.report(summary)
         return summary
 
     def _require_objective(self) -> None:
@@ -157,3 +172,13 @@ class Session(ABC, Generic[Summary]):
                 print(f"kvhybrid {self.invocation.verb}: {self.folder.path / name}: {reason}", file=sys.stderr)
             return False
         return True
+
+
+def _ending(error: BaseException) -> tuple[str, str, bool]:
+    """Status and reason of a run that ends with ``error``, and whether its results are printed."""
+    if isinstance(error, InputError):
+        return "refused", one_line(error), False
+    if isinstance(error, RunError):
+        return "failed", one_line(error), True
+    line = failure_of(error)
+    return "failed", line or described(error), line is not None

@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from kvhybrid.errors import InputError
+from kvhybrid.plugins import path_of
 from kvhybrid.settings.values import MOST, MOST_SEED, at_least
 from kvhybrid.text.codec import TextCodec
 
@@ -118,6 +120,16 @@ class Workload(ABC):
     @abstractmethod
     def traffic(self, vocab_size: int) -> Traffic:
         """Draw the requests, with token ids in ``[0, vocab_size)``."""
+
+
+def check_sizes(workload: Workload) -> None:
+    """Raise `InputError` if ``workload``, which may be a plug-in, does not state its sizes as whole numbers."""
+    for key, found in (("num_requests", workload.num_requests), ("longest_request", workload.longest_request)):
+        if not isinstance(found, int) or found < 1:
+            raise InputError(
+                f"workload {path_of(type(workload))}: {key} must be a whole number of at least 1, "
+                f"found {found!r:.60}"
+            )
 
 
 class TokenSource:

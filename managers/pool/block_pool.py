@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import index
 from typing import Final, NoReturn
 
 import numpy as np
@@ -268,11 +269,27 @@ class BlockPool:
 
         Raises:
             BlockPoolError: One is outside of the pool.
+            TypeError: One is no integer.
         """
-        chosen = np.fromiter(ids, np.int32)
-        if len(chosen) and (chosen.min() < 0 or chosen.max() >= self.num_blocks):
-            raise BlockPoolError(f"blocks to evict must lie in [0, {self.num_blocks}), found {chosen.tolist()}")
-        self.keys.drop(np.unique(chosen))
+        chosen = [index(block) for block in ids]
+        if chosen and not 0 <= min(chosen) <= max(chosen) < self.num_blocks:
+            raise BlockPoolError(f"blocks to evict must lie in [0, {self.num_blocks}), found {chosen}")
+        self.keys.drop(np.unique(np.array(chosen, np.int32)))
+
+    def discard(self, ids: IntArray) -> None:
+        """Drop the keys of ``ids``, which nothing will hit any more. Those that are free are reused next."""
+        free = ids[self.release_of[ids] > 0]
+        releases = self.release_of[free]
+        self.keys.drop(ids)
+        if not len(free):
+            return
+        self.release_of[free] = 0
+        self._stack[self._stacked : self._stacked + len(free)] = free
+        self._stacked += len(free)
+        try:
+            self._order.remove(free, releases)
+        except Exception as error:
+            raise self._order_failed(error) from error
 
     def reset(self) -> bool:
         """Drop every key if no block is held; otherwise do nothing and return False."""

@@ -107,9 +107,7 @@ class BlockKeys:
 
     def register_rows(self, groups: IntArray, ids: IntArray, numbers: IntArray) -> None:
         """`register` for several groups: row ``i`` of ``ids`` is of ``groups[i]``. Null entries are skipped."""
-        self.noted.append(ids)
-        if len(self.noted) > MANY:
-            self.noted = [self.keyed_in_step()]
+        self._note(ids)
         stored = np.zeros(ids.shape, np.int32) if self.observers else None
         if not self.arrays.register_rows(groups, ids, numbers, stored):
             for group, row in zip(groups.tolist(), ids.tolist(), strict=True):

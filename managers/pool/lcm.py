@@ -19,8 +19,8 @@ class LcmPools(PoolSet):
     """A `SmallPagePool` for each kind, over the same `LargePages`.
 
     A step fits if the free blocks on partly held large pages and the large pages of which no block is held are
-    enough for all kinds together. Which of them a kind takes follows Jenga's order, as far as that leaves the
-    other kinds of the step what they need:
+    enough for all kinds together. Which of them a kind takes follows Jenga's order, unless another kind of the
+    step needs them:
 
     1. unused blocks on the pages on which the request holds one,
     2. a spare large page,
@@ -48,9 +48,9 @@ class LcmPools(PoolSet):
         return self._kinds[kind].count_pinned(hit)
 
     def will_take(self, counts: Sequence[int], held: Sequence[IntArray], spare: int = 0) -> None:
-        pages, beside, least = self._pages, [], []
+        pages, nearby, least = self._pages, [], []
         for pool, count, ids in zip(self._kinds, counts, held, strict=True):
-            beside.append(pool.unused_beside(ids, count))
+            nearby.append(pool.unused_near(ids, count))
             least.append(pool.pages_for(count))
         surplus = pages.num_unheld - sum(least)
         if surplus < 0:
@@ -60,7 +60,7 @@ class LcmPools(PoolSet):
         surplus = max(surplus - spare, 0)
         grants: list[int] = []
         for k, pool in enumerate(self._kinds):
-            wanted = -(-(counts[k] - len(beside[k])) // pool.smalls)
+            wanted = -(-(counts[k] - len(nearby[k])) // pool.smalls)
             grants.append(min(wanted, least[k] + surplus))
             surplus -= grants[k] - least[k]
         while pages.num_spare < sum(grants):
@@ -69,7 +69,7 @@ class LcmPools(PoolSet):
         try:
             for k, pool in enumerate(self._kinds):
                 if counts[k]:
-                    pool.set_aside(counts[k], beside[k], grants[k])
+                    pool.set_aside(counts[k], nearby[k], grants[k])
         except BaseException:
             self.cancel()
             raise

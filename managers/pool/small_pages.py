@@ -49,15 +49,15 @@ class SmallPagePool(BlockPool):
 
     def pages_for(self, count: int) -> int:
         """The large pages of which no block is held that ``count`` free blocks need."""
-        beside = self.num_free - self.smalls * self.num_whole
-        return -(-(count - beside) // self.smalls) if count > beside else 0
+        nearby = self.num_free - self.smalls * self.num_whole
+        return -(-(count - nearby) // self.smalls) if count > nearby else 0
 
     def count_pinned(self, hit: IntArray) -> int:
         """The whole pages that the adoption of ``hit`` makes partly held."""
         pages = np.unique(hit[(hit > 0) & (self.refs[hit] == 0)] // self.smalls)
         return int(np.count_nonzero(self._held[pages] == 0))
 
-    def unused_beside(self, held: IntArray, count: int) -> IntArray:
+    def unused_near(self, held: IntArray, count: int) -> IntArray:
         """At most ``count`` unused blocks on the pages of ``held``, in the order of ``held``."""
         if not count or not self.num_unused:
             return EMPTY
@@ -82,14 +82,14 @@ class SmallPagePool(BlockPool):
 
     # ---- taking and releasing
 
-    def set_aside(self, count: int, beside: IntArray, num_pages: int) -> None:
-        """Choose the next ``count`` blocks: those of ``beside``, those of ``num_pages`` spare pages, other unused
+    def set_aside(self, count: int, nearby: IntArray, num_pages: int) -> None:
+        """Choose the next ``count`` blocks: those of ``nearby``, those of ``num_pages`` spare pages, other unused
         blocks, and finally cached ones in the order of reuse."""
         cached = count - self.num_unused - num_pages * self.smalls
         reused = self._reuse(cached) if cached > 0 else EMPTY  # first, since an order may raise
-        left = count - len(reused) - len(beside)
-        self._use_up(beside)
-        parts = [beside]
+        left = count - len(reused) - len(nearby)
+        self._use_up(nearby)
+        parts = [nearby]
         for _ in range(num_pages):
             page = self.pages.assign(self.kind)
             self._add_unused(page, self.smalls)
@@ -222,7 +222,7 @@ class SmallPagePool(BlockPool):
         self._count_pages()
 
     def _count_pages(self) -> None:
-        """Find out anew what is held and unused on each page of this kind."""
+        """Recompute what is held and unused on each page of this kind."""
         shape = (self.pages.num_pages, self.smalls)
         held = self.refs.reshape(shape) > 0
         queued = self.release_of.reshape(shape) > 0

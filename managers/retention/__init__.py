@@ -13,5 +13,11 @@ retention_policies: Registry[Retention] = Registry(
     "retention policy",
     "kvhybrid.retention",
     "kvhybrid.managers.retention.base:Retention",
-    {"interval": "kvhybrid.managers.retention.base:Retention"},
+    {
+        "interval": "kvhybrid.managers.retention.base:Retention",
+        "junction": "kvhybrid.managers.retention.junction:Junction",
+        "optimal": "kvhybrid.managers.retention.optimal:Optimal",
+        "path_cap": "kvhybrid.managers.retention.path_cap:PathCap",
+        "thinning": "kvhybrid.managers.retention.thinning:Thinning",
+    },
 )

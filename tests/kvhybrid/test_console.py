@@ -12,6 +12,7 @@ import pytest
 from kvhybrid.cli import VERBS, main
 from kvhybrid.console import accept_any_text
 from kvhybrid.report.progress import Progress
+from kvhybrid.report.table import new_table, print_table
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACE = f"trace.path={ROOT / 'tests' / 'kvhybrid' / 'replay' / 'small_trace.jsonl'}"
@@ -100,3 +101,19 @@ def test_a_stream_that_is_no_text_file_stays_as_it_is(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     accept_any_text()
     print("é …")
+
+
+@pytest.mark.parametrize("columns", ["40", "200"])
+def test_a_terminal_that_is_too_narrow_for_a_table_shows_all_figures(
+    columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Stream("utf-8", "strict", terminal=True)
+    monkeypatch.setattr(sys, "stdout", out)
+    for key, value in (("COLUMNS", columns), ("TERM", "xterm")):
+        monkeypatch.setenv(key, value)
+    table = new_table("groups", ["group"], ["bytes a\npage", "padding a\nblock", "blocks of a\nrequest"])
+    table.add_row("sliding_window.0", "1,310,720", "262,144", "8,192")
+    print_table(table)
+    for figure in ("1,310,720", "262,144", "8,192"):
+        assert figure in out.text
+    assert ("- group                sliding_window.0" in out.text) == (columns == "40")

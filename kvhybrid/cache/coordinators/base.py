@@ -201,6 +201,7 @@ class KVCacheCoordinator:
         self, request: Request, hit: PrefixHit | None, allocation: Allocation, headroom: Headroom
     ) -> KVCacheBlocks | Refusal:
         request.path = request.path or PrefixPath()
+        request.resumed_at = allocation.hit_tokens
         held = RequestTables(request, self.managers, request.path)
         hits: Sequence[IntArray] | None = None
         if hit is not None:

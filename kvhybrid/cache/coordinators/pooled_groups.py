@@ -44,7 +44,7 @@ class PooledGroups(Groups):
 
     def fits(self, need: list[int], spare: int) -> bool:
         """Whether the pools have the blocks of ``need`` for the allocation that `demand` was last called for, and
-        ``spare`` units of memory besides."""
+        ``spare`` units of memory more."""
         self._spare = spare
         return self.pool_set.fits(need, self._pinned, spare)
 

@@ -173,7 +173,7 @@ def test_a_load_behind_a_hit_keeps_of_the_hit_what_is_still_read() -> None:
 
 def test_a_hit_inside_a_block_is_copied_before_it_is_written() -> None:
     manager = manager_of([FullAttentionSpec(block_size=4), MambaSpec(block_size=4)], hash_block_size=2)
-    chunking = PrefillChunking(manager.config, manager.coordinator.alignment)
+    chunking = PrefillChunking(manager.coordinator)
     first = request_of(manager, "first", 7)
     while first.num_computed_tokens < 7:
         run(manager, first, chunking.clip(first, first.num_computed_tokens, 7 - first.num_computed_tokens))
@@ -199,7 +199,7 @@ def test_a_hit_inside_a_block_is_copied_before_it_is_written() -> None:
 @pytest.mark.parametrize("first_step", [1, 3, 5, 6])
 def test_the_state_at_the_prompt_s_last_unit_is_kept_wherever_the_steps_before_it_ended(first_step: int) -> None:
     manager = manager_of([FullAttentionSpec(block_size=8), MambaSpec(block_size=8)], hash_block_size=2)
-    chunking = PrefillChunking(manager.config, manager.coordinator.alignment)
+    chunking = PrefillChunking(manager.coordinator)
     first, ends = request_of(manager, "first", 8), []
     budget = first_step
     while first.num_computed_tokens < 8:
@@ -292,7 +292,7 @@ def test_a_request_that_the_whole_sequence_check_lets_in_never_runs_out(
 ) -> None:
     """Alone in the pool, with or without a hit, in chunks of at most the bound it was admitted with."""
     manager = manager_of(specs, num_blocks, max_in_flight_tokens=budget, max_model_len=60)
-    chunking = PrefillChunking(manager.config, manager.coordinator.alignment)
+    chunking = PrefillChunking(manager.coordinator)
 
     def compute(request: Request, upto: int, **options: object) -> bool:
         while request.num_computed_tokens < upto:

@@ -12,6 +12,7 @@ from kvhybrid.cache.config import KVCacheConfig, KVCacheGroup
 from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.request import Request, RequestStatus
 from kvhybrid.conformance.invariants import check_invariants
+from kvhybrid.managers.pool.keys import BlockPoolError
 from kvhybrid.specs import (
     CrossAttentionSpec,
     FullAttentionSpec,
@@ -283,3 +284,29 @@ def test_the_longest_request_may_be_filled_to_its_last_token() -> None:
     request = request_of(manager, num_tokens=64)
     assert manager.allocate_slots(request, 64, num_lookahead_tokens=3) is not None
     assert len(manager.get_block_ids("r")[0]) == 16
+
+
+COUNTS = ("num_lookahead_tokens", "num_external_computed_tokens", "num_encoder_tokens", "reserved_blocks")
+
+
+@pytest.mark.parametrize("found", [float("nan"), 1.5, 2.0, "3", None], ids=str)
+@pytest.mark.parametrize("name", ["num_new_tokens", *COUNTS])
+def test_a_count_that_is_no_integer_is_refused(name: str, found: Any) -> None:
+    manager = manager_of(FULL)
+    before = snapshot(manager)
+    counts: dict[str, Any] = {"num_new_tokens": 4, name: found}
+    with pytest.raises(TypeError):
+        manager.allocate_slots(request_of(manager), **counts)
+    assert snapshot(manager) == before
+
+
+@pytest.mark.parametrize("found", [float("nan"), 1.5, "3", None], ids=str)
+def test_a_block_to_evict_that_is_no_integer_is_refused(found: Any) -> None:
+    manager = manager_of(FULL)
+    run(manager, request_of(manager), 10)
+    before = snapshot(manager)
+    with pytest.raises(TypeError):
+        manager.evict_blocks([1, found])
+    with pytest.raises(BlockPoolError, match=rf"must lie in \[0, .*\), found \[1, {HUGE}\]"):
+        manager.evict_blocks([1, HUGE])
+    assert snapshot(manager) == before

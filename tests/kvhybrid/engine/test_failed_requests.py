@@ -138,8 +138,11 @@ def test_a_run_tells_of_it_and_its_files_are_json(tmp_path: Path, capsys: pytest
     found = json.loads((tmp_path / "out" / "summary.json").read_text(), parse_constant=pytest.fail)
     assert found["failed_requests"] == len(summary.failures)
     assert found["request_failures"] == dict(summary.failures)
-    printed = capsys.readouterr().out
-    assert all(reason in printed for reason in summary.failures.values())
+    reason = f"{len(summary.failures)} of 12 requests failed: {next(iter(summary.failures.values()))}"
+    assert (found["status"], found["reason"]) == ("failed", reason)
+    printed = capsys.readouterr()
+    assert all(reason in printed.out for reason in summary.failures.values())
+    assert printed.err.splitlines()[-1] == f"kvhybrid run: {reason}"
 
 
 def test_the_quality_of_a_model_without_finite_logits_is_refused(tmp_path: Path) -> None:

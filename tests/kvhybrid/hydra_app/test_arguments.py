@@ -117,6 +117,7 @@ def test_a_traceback_is_shown_when_asked_for(
     [
         ("hydra.output_subdir=.hydra", ".hydra"),
         ("hydra.output_subdir=what_hydra_was_told", "what_hydra_was_told"),
+        ("hydra.output_subdir=what/hydra/was_told", "what"),
         ("hydra/job_logging=default", "replay.log"),
     ],
 )

@@ -65,6 +65,21 @@ MISTAKES = {
         ["pool=gpu", "pool.reserve=some"],
         ["pool.reserve must be a number with B, KB"],
     ),
+    "no such plug-in": (["eviction=wrong"], ["eviction=wrong: no such choice; accepted: lru, module:Class"]),
+    "no such backend": (["backends.attention=WRONG"], ["backends.attention: unknown attention backend 'WRONG'"]),
+    "no such backend of a checkpoint": (
+        ["model=gemma3_bytes", "backends.mamba=WRONG"],
+        ["backends.mamba: unknown mamba backend 'WRONG'"],
+    ),
+    "a tracker that was not chosen": (
+        ["tracking=jsonl", "tracking.wandb.mode=offline"],
+        ["tracking.wandb: wandb is not among the trackers", "tracking=[jsonl,wandb]"],
+    ),
+    "a pool that is too small": (
+        ["model=gemma3_tiny", "workload=random", "pool.num_blocks=60"],
+        ["the pool has 60", "Lower scheduler.max_model_len to", "(pool.num_blocks = 92)"],
+    ),
+    "keys of odd sizes": (["pool.hash_block_size=7"], ["pool.hash_block_size = 7 must divide"]),
     "blocks and bytes": (["pool.memory=1MiB"], ["give one of pool.num_blocks and pool.memory"]),
 }
 
@@ -83,6 +98,25 @@ def test_it_is_one_line_and_leaves_nothing(
         assert part in line
     assert captured.out == ""
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("verb", "overrides", "key"),
+    [
+        ("run", [], "hydra.run.dir"),
+        ("plan", ["model=llama3_8b"], "hydra.run.dir"),
+        ("run", ["-m", "seed=1,2"], "hydra.sweep.dir"),
+    ],
+)
+@pytest.mark.parametrize("place", ["file", "file/run"])
+def test_a_file_in_place_of_a_run_folder_names_the_key(
+    verb: str, overrides: list[str], key: str, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("kept")
+    assert main([verb, *overrides, f"{key}={tmp_path / place}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{key} must be a new or empty folder, found a file" in line
+    assert (tmp_path / "file").read_text() == "kept"
 
 
 @pytest.mark.parametrize("overrides", [["-m", "pool.blok_size=1,2"], ["model=gemma3_tiny,nope", "-m"]])

@@ -34,6 +34,10 @@ from kvhybrid.workloads.random import Random
 
 @dataclass(kw_only=True)
 class Echo(Random):
+    """Says it again.
+
+    And again."""
+
     echoes: int = 2
     words: list[str] = field(default_factory=lambda: ["a"])
 
@@ -234,8 +238,14 @@ def test_a_broken_one_costs_nothing_where_it_is_not_asked_for(capsys: pytest.Cap
 def test_plug_ins_are_in_the_help_and_are_not_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--help"]) == 0
     printed = capsys.readouterr().out
-    for name, target in (("echo", "Echo"), ("silent", "Silent"), ("half", "Half"), ("broken", "NoSuchClass")):
-        assert f"    {name:<20}{MODULE}:{target} (choices 1.0)\n" in printed
+    for name, text in (
+        ("echo", f"Says it again. ({MODULE}:Echo, choices 1.0)"),
+        ("silent", f"({MODULE}:Silent, choices 1.0)"),
+        ("half", f"({MODULE}:Half, choices 1.0)"),
+        ("broken", f"({MODULE}:NoSuchClass, choices 1.0)"),
+        ("missing", "(no_such_module:A, choices 1.0)"),
+    ):
+        assert f"    {name:<20}{text}\n" in printed
     assert MODULE not in sys.modules
 
 

@@ -84,5 +84,20 @@ def test_a_mistake_names_the_key_what_was_found_and_what_is_accepted(layer: dict
 def test_a_cache_has_layers_and_a_count_is_at_least_one() -> None:
     with pytest.raises(ValueError, match=r"cache.layers must have an entry, .* found none"):
         CacheSettings().layer_specs(16)
+
+
+def test_sizes_of_heads_are_required_where_they_matter() -> None:
+    sizes = {"num_kv_heads": 8, "head_size": 64}
+    full = LayerSettings(spec="full", count=2)
+    window = LayerSettings(spec="sliding_window", fields={"window": 64})
+    mamba = LayerSettings(spec="mamba", fields={"shapes": ((64, 16),), "dtypes": ("float32",)})
+    lacking = r"cache.layers\[0\].fields: num_kv_heads, head_size must be given for {}; the defaults have size 1"
+    CacheSettings(layers=[full, window]).layer_specs(16)
+    with pytest.raises(ValueError, match=lacking.format("a pool in bytes")):
+        CacheSettings(layers=[full, window]).layer_specs(16, in_bytes=True)
+    with pytest.raises(ValueError, match=lacking.format("layers whose pages differ")):
+        CacheSettings(layers=[full, mamba]).layer_specs(16)
+    sized = LayerSettings(spec="full", count=2, fields=sizes)
+    CacheSettings(layers=[sized, mamba]).layer_specs(16, in_bytes=True)
     with pytest.raises(ValueError, match=r"cache.layers: count must be at least 1, found 0"):
         LayerSettings(spec="full", count=0)

@@ -24,7 +24,7 @@ STATE_8 = MambaSpec(block_size=8)
 def chunking_of(*specs: KVCacheSpec, hash_block_size: int | None = None, draft: bool = False) -> PrefillChunking:
     groups = tuple(KVCacheGroup(f"g{i}", spec, draft=draft) for i, spec in enumerate(specs))
     config = KVCacheConfig(groups, 100, hash_block_size)
-    return PrefillChunking(config, KVCacheManager(config, max_model_len=200).coordinator.alignment)
+    return PrefillChunking(KVCacheManager(config, max_model_len=200).coordinator)
 
 
 def chunks(

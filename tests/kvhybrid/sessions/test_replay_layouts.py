@@ -32,7 +32,7 @@ def measured(layout: MemoryLayout) -> tuple[int, float, float]:
         trace=MooncakeTrace(path=str(TRACE), limit=60),
         executor=OpenLoop(),
         cache=GEMMA,
-        pool=PoolSettings(block_size=128, num_blocks=None, memory="40GiB"),
+        pool=PoolSettings(block_size=16, num_blocks=None, memory="24GiB"),
         layout=layout,
     )
     loop, plan = planned_loop(settings, settings.trace.read())

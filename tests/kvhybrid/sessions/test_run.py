@@ -13,6 +13,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from kvhybrid.cli import main
+from kvhybrid.engine.quality import QualitySettings
 from kvhybrid.errors import InputError
 from kvhybrid.sessions.run import run
 from kvhybrid.sessions.run_settings import PoolSettings, RunSettings, SchedulerSettings
@@ -204,6 +205,26 @@ def test_a_recorded_run_plays_again(tmp_path: Path, capsys: pytest.CaptureFixtur
     scenario = json.loads((tmp_path / "calls.jsonl").read_text())
     assert [step["do"] for step in scenario["steps"]].count("submit") == 8
     assert "note" not in scenario
+
+
+def test_a_record_replaces_a_recording_and_nothing_else(tmp_path: Path) -> None:
+    calls, notes = tmp_path / "calls.jsonl", tmp_path / "notes.jsonl"
+    notes.write_text('{"timestamp": 0, "input_length": 3}\n')
+    with pytest.raises(
+        InputError, match=r"record: .*notes.jsonl exists and is not a scenario file; accepted: a new"
+    ):
+        run(settings(record=str(notes)), tmp_path / "refused")
+    assert notes.read_text() == '{"timestamp": 0, "input_length": 3}\n'
+    for name in ("one", "two"):
+        run(settings(record=str(calls), name=name), tmp_path / name)
+    assert json.loads(calls.read_text())["id"] == "two"
+
+
+def test_quality_that_is_not_measured_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(settings(), tmp_path / "asked")
+    assert capsys.readouterr().out.splitlines()[-1] == "quality was not measured: the model's weights are random"
+    run(settings(quality=QualitySettings(bytes=0)), tmp_path / "off")
+    assert "quality" not in capsys.readouterr().out
 
 
 def test_the_same_settings_give_the_same_figures(tmp_path: Path) -> None:

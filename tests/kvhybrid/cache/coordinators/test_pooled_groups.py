@@ -98,22 +98,22 @@ def test_an_order_that_raises_is_rolled_back(name: str) -> None:
             raise KeyError("lost")
 
     cache = cache_of(POOLS[name], eviction=Failing)
-    failures = 0
+    failures: list[str] = []
     for number in range(12):
         request = Request(f"request{number}", [100 * number + i for i in range(32)], hasher=cache.hasher)
         for start in (0, 16):
             request.num_computed_tokens = start
             try:
                 cache.allocate_slots(request, 16)
-                request.status = RequestStatus.RUNNING
             except ManagerError as error:
-                failures += 1
-                assert "Failing raised KeyError" in str(error)
-                check(cache, [request])
+                failures.append(str(error))
                 break
+            request.status = RequestStatus.RUNNING
             check(cache, [request])
+        check(cache, [request])
         cache.free(request)
     assert failures
+    assert all("Failing raised KeyError" in failure for failure in failures)
     assert cache.usage == 0
 
 

@@ -7,13 +7,16 @@ and renaming a new file onto either would replace it.
 from __future__ import annotations
 
 import errno
+import gzip
+import io
 import json
 import os
 import stat
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from kvhybrid.errors import InputError
 
@@ -38,14 +41,49 @@ class UnreadableError(ValueError):
 
 @contextmanager
 def _opened(path: Path | str) -> Iterator[BinaryIO]:
-    """Open a regular file for reading. Raises `UnreadableError`, also for errors while it is read."""
+    """Open a regular file for reading; ``.gz`` and ``.zst`` are decompressed.
+
+    Raises `UnreadableError`, also for errors while it is read.
+    """
     try:
         if kind := _kind(path):
             raise UnreadableError(f"it is {kind}")
         with open(path, "rb") as file:
-            yield file
+            yield _decompressed(file, Path(path).suffix)
     except OSError as error:
         raise UnreadableError(error.strerror or str(error)) from error
+    except (EOFError, zlib.error) as error:
+        raise UnreadableError(f"not a complete gzip file ({error})") from error
+
+
+def _decompressed(file: BinaryIO, suffix: str) -> BinaryIO:
+    if suffix == ".gz":
+        return cast(BinaryIO, gzip.GzipFile(fileobj=file))
+    if suffix == ".zst":
+        try:
+            import zstandard
+        except ImportError as error:
+            raise UnreadableError("a .zst file needs the package zstandard: pip install zstandard") from error
+        return cast(BinaryIO, io.BufferedReader(_ZstdReader(zstandard, file)))
+    return file
+
+
+class _ZstdReader(io.RawIOBase):
+    """The content of a zstd file; errors of the library are raised as OSError."""
+
+    def __init__(self, zstandard: Any, file: BinaryIO) -> None:
+        self._failure = zstandard.ZstdError
+        self._content = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            found: int = self._content.readinto(buffer)
+        except self._failure as error:
+            raise OSError(f"not a zstd file ({error})") from error
+        return found
 
 
 def _kind(path: Path | str) -> str | None:
@@ -59,7 +97,7 @@ def _kind(path: Path | str) -> str | None:
 def read_bytes(path: Path | str) -> bytes:
     """The content of a regular file. Raises `UnreadableError`."""
     with _opened(path) as file:
-        size = os.fstat(file.fileno()).st_size
+        size = os.stat(path).st_size
         content = b"" if size > MOST_BYTES else file.read(MOST_BYTES + 1)
     if max(size, len(content)) > MOST_BYTES:
         raise UnreadableError(f"it has more than {MOST_BYTES:,} bytes")

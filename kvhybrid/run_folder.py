@@ -21,7 +21,17 @@ from kvhybrid.files import atomic_path
 SUMMARY = "summary.json"
 CLAIM = ".running"
 """Lock file, locked by the process that writes to the folder while it lives. Contains the overrides of the run."""
-OWN_FILES = ("config.yaml", "provenance.json", SUMMARY, "outputs.jsonl", "hits.png", "plan.png", "wandb")
+OWN_FILES = (
+    "config.yaml",
+    "provenance.json",
+    SUMMARY,
+    "outputs.jsonl",
+    "hits.png",
+    "plan.png",
+    "curve.json",
+    "curve.png",
+    "wandb",
+)
 """Files that a run writes to its folder, in addition to those of trackers."""
 
 

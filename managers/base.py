@@ -152,7 +152,7 @@ class SingleTypeKVCacheManager:
         """Whether ``table`` still has what a step reads and the entries that it writes, if it starts below the end
         of the last one.
 
-        Of a state, only that from which the last step started can be left, if that step ended in another block.
+        The state that the last step started from is still there if that step ended in another block.
         """
         size, length = self.block_size, table.length
         read = [*self.spec.live_blocks(tokens_before, size)]
@@ -227,7 +227,7 @@ class SingleTypeKVCacheManager:
 
         Returns:
             The entries added for the step's tokens, shaped (rows, entries), a copy of an adopted block in front.
-            It is no view of the table, whose entries change later.
+            Not a view of the table, whose entries change later.
         """
         table.resize(growth.length)
         added = table.ids[rows, growth.loaded_length : growth.length]
@@ -281,7 +281,7 @@ class SingleTypeKVCacheManager:
     def dead(self, table: BlockTable, num_tokens: int) -> list[tuple[int, int]]:
         """Spans ``[start, end)`` of entries that no token from ``num_tokens`` on reads, the highest first.
 
-        Spans that an earlier call gave may come again.
+        A span may be returned by several calls.
         """
         spans = self._dead_spans(table, num_tokens)
         if spans and spans[0][0] == table.dropped:
@@ -301,10 +301,10 @@ class SingleTypeKVCacheManager:
         return spans
 
     def no_work_until(self, table: BlockTable, keyed: int, tokens_after: int) -> int:
-        """How long the sequence may grow, in tokens, before a decode step must free, take or key a block here.
+        """The length, in tokens, up to which decode steps need not free, take or key a block here.
 
         Args:
-            keyed: Tokens whose full blocks have been keyed or passed over.
+            keyed: Tokens whose full blocks have been keyed or skipped.
             tokens_after: Tokens after this step. An answer below it means that the next step may have work.
         """
         limit = self._next_need(table, keyed)

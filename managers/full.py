@@ -20,7 +20,7 @@ class PrefixSearch(LiveSetSearch):
 
     If hits may end inside a block, the first block that is not cached as a whole is tried at every unit inside it,
     the longest first: a block keyed under a partial prefix covers that prefix. A block that is cached as a whole
-    but ends beyond the limit is not tried, as in the reference system: only its own end is keyed.
+    but ends beyond the limit is not tried: only its own end is keyed.
     """
 
     def __init__(self, manager: FullAttentionManager, path: IntArray, alignment: int, margin: int) -> None:

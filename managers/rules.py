@@ -1,4 +1,4 @@
-"""What a single-type manager must know of its groups."""
+"""What a single-type manager must know about its groups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kvhybrid.managers.retention.base import Retention
 
 @dataclass(frozen=True)
 class GroupRules:
-    """What a manager must know of its groups and of the cache that they are part of."""
+    """What a manager must know about its groups and the cache that they are part of."""
 
     groups: tuple[int, ...]
     """Indices of the groups, all of one spec."""

@@ -72,6 +72,6 @@ def _about_layers(config: Mapping[str, Any]) -> str:
 def _ways_out() -> str:
     plugged_in = [f"{entry.name} ({entry.target})" for entry in families.entries() if entry.origin != BUILT_IN]
     return (
-        f"a family is one file of yours, see docs/add-a-model.md; installed as plug-ins "
+        f"a family of your own is one file, see docs/add-a-model.md; installed as plug-ins "
         f"({families.group}): {', '.join(plugged_in) or 'none'}"
     )

@@ -100,7 +100,7 @@ class Gemma3nConfig(WindowedConfig):
 
     @cached_property
     def sparsity(self) -> Sequence[float]:
-        """Layer by layer."""
+        """The share of gates that each layer sets to zero."""
         if self.activation_sparsity_pattern is not None:
             return self._per_layer("activation_sparsity_pattern", self.activation_sparsity_pattern)
         sparse = 10 if self.num_hidden_layers > 10 else 0

@@ -68,7 +68,7 @@ class GraniteConfig(DecoderConfig):
 
     @cached_property
     def is_attention(self) -> tuple[bool, ...]:
-        """Layer by layer."""
+        """Whether each layer is attention."""
         default = self.layers_block_type or [MAMBA[0]] * self.num_hidden_layers
         return tuple(kind in ATTENTION for kind in self.layer_kinds((*MAMBA, *ATTENTION), default))
 

@@ -68,7 +68,7 @@ class Llama4Config(DecoderConfig):
 
     @cached_property
     def rotates(self) -> tuple[bool, ...]:
-        """Layer by layer."""
+        """Whether each layer has rotation."""
         num_layers, interval = self.num_hidden_layers, self.no_rope_layer_interval
         marks = self.no_rope_layers or [number % interval for number in range(1, num_layers + 1)]
         if len(marks) < num_layers:

@@ -70,7 +70,7 @@ class Qwen3NextConfig(DecoderConfig):
 
     @cached_property
     def is_attention(self) -> tuple[bool, ...]:
-        """Layer by layer."""
+        """Whether each layer is full attention."""
         numbers, interval = range(1, self.num_hidden_layers + 1), self.full_attention_interval
         default = [DELTA if number % interval else ATTENTION for number in numbers]
         return tuple(kind == ATTENTION for kind in self.layer_kinds((DELTA, ATTENTION), default))

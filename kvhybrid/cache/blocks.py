@@ -12,7 +12,7 @@ from kvhybrid.managers.arrays import IntArray
 
 
 class KVCacheBlocks:
-    """Block ids, one array per group, as they were when a call answered; 0 is the null block."""
+    """Block ids, one array per group, as they were when the call returned; 0 is the null block."""
 
     def __init__(self, ids: tuple[IntArray, ...]) -> None:
         self.ids: Final = ids

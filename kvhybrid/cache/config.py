@@ -75,7 +75,7 @@ class KVCacheConfig:
         return self.hash_block_size or gcd(*(cacheable or self.block_sizes))
 
     def check(self, enable_caching: bool, retention_interval: int | None) -> None:
-        """Raise CacheConfigError for what cannot work, with the key, what was found and what is accepted."""
+        """Raise CacheConfigError if it is invalid, with the key, what was found and what is accepted."""
         if not self.groups:
             raise CacheConfigError("groups: a cache needs at least one group, found none")
         for group in self.groups:

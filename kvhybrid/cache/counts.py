@@ -26,21 +26,21 @@ def allocation_of(
     delay_cache_blocks: bool,
     reserved_blocks: int,
 ) -> Allocation:
-    """What a call for slots with these token counts asks for.
+    """The allocation that a call for slots with these token counts asks for.
 
     Args:
         held: What the request holds; None for an admission.
         longest: Tokens of the longest request.
 
     Raises:
-        ValueError: One of the counts cannot be.
-        TypeError: One is no integer.
+        ValueError: A count is out of range.
+        TypeError: A count is not an integer.
     """
     start = request.num_computed_tokens
     before = start + hit + external
     after = before + new
     if (
-        # Negative if one of them is, and no number for what is no integer.
+        # Negative if one of them is; raises TypeError if one is not an integer.
         (start | hit | external | lookahead | encoder | reserved_blocks | request.num_in_flight_tokens) < 0
         or start > (held.step_end if held is not None else 0)
         or (new < 0 and after < request.num_tokens)
@@ -68,7 +68,7 @@ def _refuse(
     counts: tuple[int, int, int, int, int],
     reserved_blocks: int,
 ) -> None:
-    """ValueError for the first of the counts that cannot be: new, hit, external, look-ahead and encoder tokens."""
+    """ValueError for the first count that is out of range: new, hit, external, look-ahead and encoder tokens."""
     new, hit, external, lookahead, encoder = counts
     computed = held.step_end if held is not None else 0
     before = request.num_computed_tokens + hit + external

@@ -52,15 +52,15 @@ class KVCacheManager:
         """
         Args:
             config: The groups and the number of blocks.
-            max_model_len: Most tokens of a request, look-ahead included.
-            max_in_flight_tokens: Most tokens of one request that are scheduled before its dead blocks are freed;
-                ``max_model_len`` by default.
+            max_model_len: Maximum tokens of a request, look-ahead included.
+            max_in_flight_tokens: Maximum tokens of one request that are scheduled before its dead blocks are
+                freed; ``max_model_len`` by default.
             watermark: Share of the pool that admissions leave free while other requests run, 0 to 1; at 1 requests
                 are admitted one by one.
             retention_interval: Where window tails and states stay reusable. None: wherever a hit can end. 0: at
                 the prompt's end and at junctions. N: additionally every N tokens.
             retention: The retention policy: a registered name, ``module:Class``, or a callable that makes it.
-            eviction: The order of reuse, by the same.
+            eviction: The order of reuse, given in the same way.
             track_misses: Find the cause of every token that was not hit, for `stats`.
             record_events: Collect cache events for `take_events`.
             residency_clock: Measure how long blocks live, in the unit of this clock, for ``residency``.
@@ -175,8 +175,8 @@ class KVCacheManager:
             Per group, the entries that this call appended for new and look-ahead tokens, null entries included.
 
         Raises:
-            ValueError: There is nothing to allocate and nothing to adopt, a token count is negative or more than
-                there can be, the hit is not this request's, or another request of this id holds blocks. Also if
+            ValueError: There is nothing to allocate and nothing to adopt, a token count is out of
+                range, the hit is not this request's, or another request of this id holds blocks. Also if
                 ``num_computed_tokens`` was lowered to where the request no longer holds what the step needs.
             StaleHitError: A block of the hit was reused since the look-up.
             ManagerError: A plug-in raised; the call was rolled back.
@@ -378,5 +378,5 @@ class KVCacheManager:
         return self.coordinator.blocks_to_finish(request, allocation, min(request.num_tokens, self.max_model_len))
 
     def stats(self) -> CacheStats:
-        """The stats at this moment, per group and for the shared pool."""
+        """The current stats, per group and for the shared pool."""
         return self._collector.stats()

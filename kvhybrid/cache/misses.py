@@ -76,7 +76,7 @@ class MissLedger(PoolObserver):
     ) -> MissCauses:
         """Why tokens of a request were not hit, for one group of ``manager``.
 
-        The rules that limit a hit are lifted one after another; each has cost what the hit grows by then.
+        The rules that limit a hit are lifted one after another; each cost the tokens by which the hit then grows.
 
         Args:
             path: The request's prefix numbers.

@@ -30,10 +30,10 @@ class RequestStatus(Enum):
 
 
 def checked_token_ids(request_id: str, token_ids: Sequence[int]) -> list[int]:
-    """``token_ids`` as a new list of plain ints, whatever kind of integers they are.
+    """``token_ids``, integers of any type, as a new list of plain ints.
 
-    Raises ValueError that names the request and the first one that is no integer, is a bool, or needs more than
-    64 bits.
+    Raises ValueError that names the request and the first one that is not an integer, is a bool, or needs more
+    than 64 bits.
     """
     try:
         return as_token_ids(token_ids)
@@ -48,7 +48,7 @@ class Request:
     ``num_computed_tokens`` counts tokens whose cache entries exist; ``num_in_flight_tokens`` of them are
     scheduled and not settled yet. ``block_hashes``, a `KeyChain`, grows with the tokens.
 
-    Raises ValueError for a prompt without tokens, or with a token id that is no integer of 64 bits.
+    Raises ValueError for a prompt without tokens, or with a token id that is not a 64-bit integer.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Request:
     def append_output_token_ids(self, token_ids: Sequence[int]) -> None:
         """Add sampled tokens and the keys of the units that they fill.
 
-        Raises ValueError for a token id that is no integer of 64 bits; none is added then.
+        Raises ValueError for a token id that is not a 64-bit integer; none is added then.
         """
         self.token_ids.extend(checked_token_ids(self.request_id, token_ids))
         self._extend_hashes()

@@ -52,7 +52,7 @@ _counts: Callable[[MissCauses], tuple[int, ...]] = attrgetter(*(field.name for f
 
 @dataclass(frozen=True, kw_only=True)
 class LookupStats:
-    """What requests asked of one cache group and got, counted from the start."""
+    """Tokens that requests asked one cache group for, and hits, since the start."""
 
     tokens_asked: int
     """Tokens of the requests that were admitted."""

@@ -18,7 +18,7 @@ class LookupSums:
         self.misses = [MissCauses()] * num_groups
 
     def add(self, num_tokens: int, hit_tokens: int, hit: PrefixHit | None, causes: bool) -> None:
-        """Of ``hit``, what a request of ``num_tokens`` looked up, it adopted ``hit_tokens``."""
+        """Add an admission: a request of ``num_tokens`` found ``hit`` and adopted ``hit_tokens`` of it."""
         self.tokens_asked += num_tokens
         self.tokens_hit += hit_tokens
         known = hit.causes if hit else None
@@ -51,9 +51,9 @@ class StatsCollector:
         self._refusals = dict.fromkeys([reason.value for reason in Refusal], 0)
 
     def admitted(self, request: Request, hit_tokens: int, hit: PrefixHit | None) -> None:
-        """``request`` was admitted; of ``hit``, its look-up's, it adopted ``hit_tokens``.
+        """``request``, whose look-up found ``hit``, was admitted and adopted ``hit_tokens`` of it.
 
-        After a preemption it finds blocks that it computed itself, which says nothing of what requests share.
+        After a preemption it finds its own blocks, which says nothing about sharing between requests.
         """
         sums = self._readmitted if request.num_preemptions else self._first
         sums.add(request.num_tokens, hit_tokens, hit, self._coordinator.ledger is not None)
@@ -63,7 +63,7 @@ class StatsCollector:
         self._refusals[reason.value] += 1
 
     def stats(self) -> CacheStats:
-        """The stats at this moment, per group and for the shared pool."""
+        """The current stats, per group and for the shared pool."""
         coordinator, causes = self._coordinator, self._coordinator.ledger is not None
         unused = coordinator.groups.unused()
         groups: list[GroupStats] = []

@@ -67,7 +67,7 @@ def _references(manager: KVCacheManager, pool: BlockPool, groups: list[int]) -> 
     for block in sorted(counted.keys() | held.keys()):
         if counted.get(block, 0) != held[block]:
             return (
-                f"block {block} is counted {counted.get(block, 0)} times, but stands {held[block]} times in tables"
+                f"block {block} is counted {counted.get(block, 0)} times, but occurs {held[block]} times in tables"
                 " and pending copies"
             )
     return ""

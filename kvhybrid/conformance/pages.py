@@ -73,7 +73,7 @@ def check_value(spec: KVCacheSpec) -> None:
     parameters: Any = cls.__dict__.get("__dataclass_params__")
     if parameters is None:
         raise Violation(
-            VALUE, f"{cls.__qualname__} is no dataclass itself: decorate it with @dataclass(frozen=True)"
+            VALUE, f"{cls.__qualname__} is not a dataclass itself: decorate it with @dataclass(frozen=True)"
         )
     try:
         object_set: Any = setattr

@@ -95,7 +95,7 @@ def size_of(spec: KVCacheSpec) -> int:
 
 def _draw_many(target: str, spec: type[KVCacheSpec], rng: Random) -> Iterator[KVCacheSpec]:
     if not is_dataclass(spec):
-        raise InputError(f"{target} is no dataclass; accepted: a frozen dataclass")
+        raise InputError(f"{target} is not a dataclass; accepted: a frozen dataclass")
     needed = [f for f in fields(spec) if f.init and f.default is MISSING and f.default_factory is MISSING]
     for field in needed:
         if field.type not in (int, "int"):

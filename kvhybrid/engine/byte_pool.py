@@ -87,7 +87,7 @@ def page_part_offsets(spec: KVCacheSpec, page_bytes: int, start: int = 0) -> lis
         item_bytes = part.num_bytes // prod(part.shape)
         if offset % item_bytes or page_bytes % item_bytes:
             raise ValueError(
-                f"{type(spec).__name__}: page part {part.name!r} ({part.dtype}, {item_bytes} bytes an "
+                f"{type(spec).__name__}: page part {part.name!r} ({part.dtype}, {item_bytes} bytes per "
                 f"element) starts at byte {offset} of a page of {page_bytes} bytes; both must be multiples "
                 f"of {item_bytes}. List the parts with the largest elements first, or pad the page"
             )

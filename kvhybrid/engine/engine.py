@@ -282,7 +282,7 @@ class Engine:
         """Return the new tokens of every prompt, in order. ``sampling`` is one for all prompts or one per prompt;
         ``encoder_inputs`` has one per prompt.
 
-        Requests that were queued before run along. An error drops the requests of this call. Raises
+        Requests that were queued before run too. An error drops the requests of this call. Raises
         FloatingPointError if the logits of one of them are not finite.
         """
         choices = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)

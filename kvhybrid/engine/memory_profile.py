@@ -85,13 +85,13 @@ class MemoryProfile:
     def cache_bytes(self, utilization: float, reserve: int = 0) -> int:
         """Bytes for the cache: total × ``utilization`` − outside − weights − activations − ``reserve``.
 
-        Raises `PlanningError` if nothing is left, or if other processes use what is wanted.
+        Raises `PlanningError` if nothing is left, or if other processes use a part of total × ``utilization``.
         """
         wanted = int(self.total * utilization)
         if wanted > self.free:
             raise PlanningError(
                 f"pool.utilization={utilization} asks for {wanted:,} bytes of the device's {self.total:,}, and "
-                f"{self.free:,} are free; lower it, or end what else runs there"
+                f"{self.free:,} are free; lower it, or end other processes there"
             )
         left = wanted - self.outside - self.weights - self.activations - reserve
         if left <= 0:

@@ -31,7 +31,7 @@ from kvhybrid.streams import lasting_streams
 
 
 class Ended(Protocol):
-    """What a task says of its end."""
+    """The outcome that a task reports."""
 
     @property
     def status(self) -> str:

@@ -24,7 +24,7 @@ Settings = TypeVar("Settings")
 
 
 def register_schema() -> None:
-    """Hand the schemas of all verbs to Hydra's config store, and the plug-ins to its search path."""
+    """Register the schemas of all verbs in Hydra's config store, and the plug-ins in its search path."""
     register_plugins()
     store = ConfigStore.instance()
     store.store(name="run_schema", node=_open_schema(RunSettings), provider="kvhybrid")

@@ -35,6 +35,8 @@ MOST_SHOWN = 200
 
 CACHES = ("cache", "past_key_values", "cache_params")
 """Attributes of a model's output with its cache: in transformers 5.24, in earlier versions, and in their Mamba."""
+WARNING = "warn_if_padding_and_no_attention_mask"
+"""A method of transformers' models that needs the values of the tokens, which the meta device does not have."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,9 @@ def observe(config: Mapping[str, Any], dtype: str | None = None) -> Observation:
             model = AutoModelForCausalLM.from_config(
                 parsed, dtype=torch.bfloat16, attn_implementation="eager", trust_remote_code=False
             ).eval()
+        for module in model.modules():
+            if hasattr(module, WARNING):
+                setattr(module, WARNING, lambda *_: None)  # it compares tokens with the padding token
         layers = kept_layers(model, torch.zeros(1, NUM_TOKENS, dtype=torch.long, device="meta"))
     if not layers:
         raise PlanningError(f"model_type {parsed.model_type!r}: the model keeps no cache")

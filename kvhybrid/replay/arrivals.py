@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from kvhybrid.replay.trace import TraceRequest
 from kvhybrid.settings.values import at_least
@@ -30,6 +30,10 @@ class Arrivals(ABC):
         their arrival; an empty list then means the end.
         """
 
+    def finished(self, request_id: str, now: float) -> None:
+        """A request has ended at ``now``. Only a closed loop needs to know."""
+        return
+
     @property
     def has_timed(self) -> bool:
         """Whether requests are left that arrive as time passes, even if the scheduler is not idle."""
@@ -42,6 +46,10 @@ class ArrivalProcess(ABC):
     Subclasses are dataclasses whose fields are the keys of ``conf/executor/<name>.yaml``.
     """
 
+    one_at_a_time: ClassVar[bool] = False
+    """Whether a request arrives only when no other is left, so that requests are looked up in the order of the
+    trace and never run together."""
+
     @abstractmethod
     def arrivals(self, requests: Sequence[TraceRequest]) -> Arrivals:
         """Start the trace from the beginning."""
@@ -50,6 +58,8 @@ class ArrivalProcess(ABC):
 @dataclass(frozen=True, kw_only=True)
 class OneByOne(ArrivalProcess):
     """Each request starts when the previous one has ended; the times of the trace are ignored."""
+
+    one_at_a_time: ClassVar[bool] = True
 
     def arrivals(self, requests: Sequence[TraceRequest]) -> Arrivals:
         return _Queue(requests)

@@ -58,7 +58,10 @@ class ReplayLoop:
                 return False
             output = scheduler.schedule()
             self._settle(output)
-            self.num_finished += len(scheduler.update_from_output(output, ANY_TOKEN))
+            finished = scheduler.update_from_output(output, ANY_TOKEN)
+            self.num_finished += len(finished)
+            for request_id in finished:
+                self._arrivals.finished(request_id, self.clock)
             self._stall.check(output, self._arrivals.has_timed)
         return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvhybrid.replay.trace import PrefixIds
 
@@ -32,12 +33,15 @@ class PrefixKeys:
         self._requests += 1
         return self._requests
 
-    def of_prompt(self, prefix_ids: PrefixIds, num_tokens: int) -> list[bytes]:
-        """The keys of the full units among the first ``num_tokens`` tokens."""
+    def numbers(self, prefix_ids: PrefixIds, num_tokens: int) -> NDArray[np.int64]:
+        """What the keys of the full units among the first ``num_tokens`` tokens are made of, one integer each."""
         last = np.arange(self.unit, num_tokens + 1, self.unit, dtype=np.int64) - 1
         part = last // self.part_tokens
-        numbers = prefix_ids[part] * self.part_tokens + (last - part * self.part_tokens) + 1
-        keys: list[bytes] = numbers.astype("<i8").view("S8").tolist()
+        return prefix_ids[part] * self.part_tokens + (last - part * self.part_tokens) + 1
+
+    def of_tokens(self, prefix_ids: PrefixIds, num_tokens: int) -> list[bytes]:
+        """The keys of the full units among the first ``num_tokens`` tokens."""
+        keys: list[bytes] = self.numbers(prefix_ids, num_tokens).astype("<i8").view("S8").tolist()
         return keys
 
     def of_output(self, request: int, index: int) -> bytes:

@@ -29,8 +29,13 @@ class ReplayRequest(Request):
         self._keys = keys
         self.hash_unit = keys.unit if keys is not None else None
         self._next_key_at = sys.maxsize
+        self._known: list[bytes] = []
         if keys is not None:
-            self.block_hashes = KeyChain(keys.of_prompt(request.prefix_ids, request.num_prompt_tokens))
+            known = request.num_tokens if request.output_identified else request.num_prompt_tokens
+            found = keys.of_tokens(request.prefix_ids, known)
+            full = request.num_prompt_tokens // keys.unit
+            self.block_hashes = KeyChain(found[:full])
+            self._known = found[full:]
             self._number = keys.new_request()
             self._next_key_at = (len(self.block_hashes) + 1) * keys.unit
 
@@ -43,5 +48,8 @@ class ReplayRequest(Request):
         self.num_tokens += len(token_ids)
         while self.num_tokens >= self._next_key_at:
             assert self._keys is not None
-            self.block_hashes.append(self._keys.of_output(self._number, len(self.block_hashes)))
+            index = len(self.block_hashes)
+            later = index - self.num_prompt_tokens // self._keys.unit
+            known = later < len(self._known)
+            self.block_hashes.append(self._known[later] if known else self._keys.of_output(self._number, index))
             self._next_key_at += self._keys.unit

@@ -31,6 +31,12 @@ class TraceRequest:
     prefix_ids: PrefixIds
     """Entry i identifies the whole prefix up to the end of the prompt's i-th part. Parts have `Trace.part_tokens`
     tokens, except the last. Equal numbers mean equal prefixes, so a number is always at the same index."""
+    session: str | None = None
+    """The requests of a session follow each other; None: the request is a session of its own."""
+    think_seconds: float = 0.0
+    """Time between the end of the session's previous request and the arrival of this one, for a closed loop."""
+    output_identified: bool = False
+    """Whether ``prefix_ids`` covers prompt and output, so that a later prompt can hit the generated tokens."""
 
     @property
     def num_tokens(self) -> int:
@@ -38,8 +44,17 @@ class TraceRequest:
         return self.num_prompt_tokens + self.num_output_tokens
 
 
+@dataclass(frozen=True, eq=False)
+class LoadedTrace:
+    """The content of a trace."""
+
+    requests: list[TraceRequest]
+    skipped: int = 0
+    """Malformed rows that were left out."""
+
+
 class Trace(ABC):
-    """A recorded trace.
+    """A recorded or generated trace.
 
     Subclasses are dataclasses whose fields are the keys of ``conf/trace/<name>.yaml``.
     """
@@ -52,20 +67,25 @@ class Trace(ABC):
     @property
     @abstractmethod
     def place(self) -> Path:
-        """The file or folder that it is read from."""
+        """The file or folder that it is read from; its name if it is generated."""
 
     @abstractmethod
     def read(self) -> list[TraceRequest]:
         """All requests in the order of the trace. Raises `InputError` for an invalid file."""
 
+    def load(self) -> LoadedTrace:
+        """As `read`, with the number of rows that were left out."""
+        return LoadedTrace(self.read())
 
-def read_trace(trace: Trace) -> list[TraceRequest]:
-    """The requests of ``trace``, which may be a plug-in.
+
+def read_trace(trace: Trace) -> LoadedTrace:
+    """The content of ``trace``, which may be a plug-in.
 
     Raises:
-        InputError: The file is invalid, or `Trace.read` returns something else; the message names ``trace``.
+        InputError: The file is invalid, or `Trace.load` returns something else; the message names ``trace``.
     """
-    requests = trace.read()
+    loaded = trace.load()
+    requests = loaded.requests
     name = f"trace {path_of(type(trace))}"
     if not isinstance(requests, list):
         raise InputError(f"{name}: read() must return a list of TraceRequests, found {requests!r:.60}")
@@ -78,7 +98,7 @@ def read_trace(trace: Trace) -> list[TraceRequest]:
         if request.request_id in ids:
             raise InputError(f"{name}: two requests have the id {request.request_id!r}")
         ids.add(request.request_id)
-    return requests
+    return loaded
 
 
 def _problem(request: object, part_tokens: int) -> str | None:
@@ -91,7 +111,8 @@ def _problem(request: object, part_tokens: int) -> str | None:
             return f"{request.request_id!r}: {key} must be a whole number in [1, {MOST:,}], found {found!r:.60}"
     if not isinstance(request.seconds, (int, float)) or not isfinite(request.seconds):
         return f"{request.request_id!r}: seconds must be a finite number, found {request.seconds!r:.60}"
-    parts = -(-request.num_prompt_tokens // part_tokens)
+    identified = request.num_tokens if request.output_identified else request.num_prompt_tokens
+    parts = -(-identified // part_tokens)
     if len(request.prefix_ids) != parts:
         return f"{request.request_id!r}: prefix_ids must have {parts} numbers, found {len(request.prefix_ids)}"
     return None

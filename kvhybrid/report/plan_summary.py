@@ -16,6 +16,7 @@ from kvhybrid.planning.capacity import (
     warnings,
 )
 from kvhybrid.planning.plan import CachePlan
+from kvhybrid.planning.waste import uniform_waste
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,11 @@ class PlanSummary:
     def costs(self) -> tuple[KindCost, ...]:
         """The bytes of each kind in a request of the maximum length."""
         return costs(self.plan, self.plan.blocks_per_request)
+
+    @property
+    def uniform_waste(self) -> float:
+        """The share of the longest request that a cache with every token in every layer would waste."""
+        return uniform_waste(self.plan.layer_specs.values(), self.plan.max_model_len)
 
     @property
     def warnings(self) -> list[str]:
@@ -107,6 +113,7 @@ class PlanSummary:
             "capacity_tokens": plan.capacity_tokens,
             "longest_request": longest_request(plan),
             "padding_share": plan.padding_share,
+            "uniform_waste": self.uniform_waste,
             "at_lengths": self.at_lengths(),
             "request_bytes_by_kind": {cost.kind: cost.num_bytes for cost in self.costs},
             "request_share_by_kind": {cost.kind: cost.share for cost in self.costs},

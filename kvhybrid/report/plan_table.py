@@ -32,6 +32,7 @@ def print_plan(summary: PlanSummary) -> None:
     print(f"a token of the longest request: {summary.bytes_per_token:,.1f} bytes")
     _print_lengths(summary)
     _print_costs(summary)
+    print(f"a cache with every token in every layer would waste {summary.uniform_waste:.2%} of such a request")
     for name, value in summary.memory.items():
         print(f"{name.replace('_', ' ')}: {value:,} bytes" if isinstance(value, int) else f"{name}: {value}")
     for line in summary.warnings:
@@ -42,8 +43,8 @@ def print_plans(jobs: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
     """Print one row per job of a sweep, given as (name, content of ``summary.json``), and why some were not
     done."""
     common = set.intersection(*(set(found["overrides"]) for _, found in jobs)) if len(jobs) > 1 else set()
-    numbers = ["groups", "block", "bytes a\nblock", "blocks", "capacity,\ntokens", "max\nlength", "at once"]
-    table = new_table("plans", ["job", "plan"], [*numbers, "longest\nrequest", "bytes a\ntoken", "padding"])
+    numbers = ["groups", "block", "bytes per\nblock", "blocks", "capacity,\ntokens", "max\nlength", "at once"]
+    table = new_table("plans", ["job", "plan"], [*numbers, "longest\nrequest", "bytes per\ntoken", "padding"])
     for job, found in jobs:
         changed = [override for override in found["overrides"] if override not in common]
         table.add_row(job, "\n".join(changed) or found.get("name", ""), *_figures(found))
@@ -79,7 +80,7 @@ def _print_groups(summary: PlanSummary) -> None:
     table = new_table(
         "groups",
         ["group", "spec"],
-        ["layers", "block", "bytes a\npage", "padding a\nblock", "blocks of a\nrequest"],
+        ["layers", "block", "bytes per\npage", "padding per\nblock", "blocks per\nrequest"],
     )
     figures = [
         (

@@ -49,7 +49,7 @@ def draw_figure(place: Path, size: tuple[float, float]) -> Iterator[Figure]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # A name is no formula, and the font need not have all of its characters.
+    # Names are not formulas, and the font may lack some of their characters.
     with rc_context({"text.parse_math": False}), catch_warnings():
         simplefilter("ignore", UserWarning)
         figure = Figure(figsize=size, dpi=130, layout="constrained", facecolor="white")

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from kvhybrid.cache.config import KVCacheConfig
 from kvhybrid.cache.stats import CacheStats
 from kvhybrid.engine.quality import Quality
+from kvhybrid.report.plan_figures import PlanFigures
 
 Figure = TypeVar("Figure")
 
@@ -52,6 +53,8 @@ class RunSummary:
     """Why the status is not done; empty if it is."""
     quality: Quality | None = None
     """How well the model predicted a text with this cache; None if not measured."""
+    plan: PlanFigures | None = None
+    """What the pool holds."""
     memory: Mapping[str, float] = field(default_factory=dict)
     """The figures of `kvhybrid.planning.memory_meter.MemoryMeter`."""
 
@@ -91,6 +94,7 @@ class RunSummary:
             "overrides": list(self.overrides),
             "request_failures": dict(self.failures),
             "groups": [vars(group) for group in self.groups],
+            "plan": vars(self.plan) if self.plan else None,
             "tracking_failures": dict(tracking_failures),
         }
 

@@ -51,6 +51,8 @@ def print_run(summary: RunSummary) -> None:
     )
     for reason in summary.failures.values():
         print(reason)
+    if summary.plan is not None:
+        print(summary.plan)
     print(
         f"pool of {summary.cache.num_blocks:,} blocks: refused {summary.cache.refusals:,} times, "
         f"preempted {summary.preemptions:,} times"
@@ -134,7 +136,7 @@ def _bits(summary: Mapping[str, Any]) -> str:
 
 
 def new_table(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
-    """An empty table in the house's style: columns of words, then columns of numbers."""
+    """An empty table in the project's style: columns of words, then columns of numbers."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""A cache manager's configuration in the words of a scenario."""
+"""A cache manager's configuration in the format of a scenario."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def config_of(manager: KVCacheManager) -> dict[str, Any]:
     """The ``config`` from which a scenario builds a manager that decides as ``manager`` does.
 
     Raises:
-        ValueError: It has something that a scenario cannot say.
+        ValueError: It has something that a scenario cannot express.
     """
     config, coordinator = manager.config, manager.coordinator
     own = [group.name for group in config.groups if group.private_blocks]
@@ -47,7 +47,7 @@ def config_of(manager: KVCacheManager) -> dict[str, Any]:
 
 
 def _watermark(manager: KVCacheManager) -> float:
-    """A share that comes to as many blocks as the manager's."""
+    """A share of the pool that gives the number of blocks that the manager keeps free."""
     blocks = manager.watermark_blocks
     return min((blocks + 0.5) / manager.config.num_blocks, 1.0) if blocks else 0.0
 

@@ -189,7 +189,7 @@ class Player:
 
 
 def hit_answer(found: ComputedBlocks) -> Answer:
-    """The answer of a look-up, as a scenario has it."""
+    """The answer of a look-up, in a scenario's format."""
     return {
         "hit_tokens": found.num_tokens,
         "hit_blocks": list(found.blocks.get_block_ids()),

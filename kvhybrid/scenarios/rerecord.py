@@ -35,7 +35,7 @@ def rerecorded(scenario: Scenario) -> Mapping[str, Any]:
         return content
     except ScenarioError as error:
         content["steps"] = content["steps"][:played]
-        content["note"] = f"ends where the answers no longer lead on: {error}"
+        content["note"] = f"ends before the first step that is invalid after the new answers: {error}"
     if changed:
         # The answers are no longer written by hand.
         content.pop("oracle", None)

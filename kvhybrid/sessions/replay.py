@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -17,12 +17,15 @@ from kvhybrid.plugins import path_of
 from kvhybrid.replay.loop import ReplayLoop
 from kvhybrid.replay.prefix_keys import PrefixKeys
 from kvhybrid.replay.stats import ReplayStats
-from kvhybrid.replay.trace import TraceRequest, read_trace
+from kvhybrid.replay.trace import LoadedTrace, TraceRequest, read_trace
+from kvhybrid.report.plan_figures import PlanFigures
 from kvhybrid.report.progress import Progress
 from kvhybrid.report.summary import describe_groups
 from kvhybrid.run_folder import RunFolder
 from kvhybrid.scheduling import schedulers
 from kvhybrid.scheduling.base import CapacityError
+from kvhybrid.sessions.bounds import hit_rate_bounds
+from kvhybrid.sessions.curve import Curve, hit_rate_curve
 from kvhybrid.sessions.invocation import Invocation
 from kvhybrid.sessions.refusal import refusal
 from kvhybrid.sessions.replay_settings import ReplaySettings
@@ -41,18 +44,16 @@ def replay(settings: ReplaySettings, folder: Path | str, invocation: Invocation 
     invocation = invocation or Invocation.from_settings("replay", settings)
     with place.claimed(invocation.overrides):
         place.require_empty()
-        requests = read_trace(settings.trace)
-        loop, plan = planned_loop(settings, requests)
-        return _ReplaySession(settings, requests, loop, MemoryMeter(plan), place, invocation).run()
+        trace = read_trace(settings.trace)
+        plan = build_plan(settings, trace.requests)
+        loop = build_loop(settings, trace.requests, plan)
+        bounds = hit_rate_bounds(settings, trace.requests, loop.scheduler.cache)
+        curve = hit_rate_curve(settings, trace.requests, loop.scheduler.cache, build_loop)
+        return _ReplaySession(settings, trace, plan, loop, bounds, curve, place, invocation).run()
 
 
-def build_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> ReplayLoop:
-    """Create the loop over ``requests``. Raises `InputError` for inconsistent settings."""
-    return planned_loop(settings, requests)[0]
-
-
-def planned_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> tuple[ReplayLoop, CachePlan]:
-    """As `build_loop`, with the plan of its cache."""
+def build_plan(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> CachePlan:
+    """Plan the cache for ``requests``. Raises `InputError` for inconsistent settings."""
     longest = max(request.num_tokens for request in requests)
     limit = settings.scheduler.max_model_len or longest
     if longest > limit:
@@ -73,6 +74,21 @@ def planned_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> 
             layout=settings.layout,
         )
         at_least("the pool's number of blocks", plan.config.num_blocks, 2, MOST_BLOCKS)
+    except (ValueError, MemoryError) as error:
+        raise refusal(error) from error
+    return plan
+
+
+def build_loop(
+    settings: ReplaySettings, requests: Sequence[TraceRequest], plan: CachePlan | None = None
+) -> ReplayLoop:
+    """Create the loop over ``requests`` with the cache of ``plan``, by default that of `build_plan`.
+
+    Raises `InputError` for inconsistent settings.
+    """
+    plan = plan or build_plan(settings, requests)
+    limit = plan.max_model_len
+    try:
         cache = KVCacheManager(
             plan.config,
             max_model_len=limit,
@@ -92,7 +108,7 @@ def planned_loop(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> 
     except (ValueError, MemoryError) as error:
         raise refusal(error) from error
     keys = PrefixKeys(plan.config.hash_unit, settings.trace.part_tokens) if cache.enable_caching else None
-    return ReplayLoop(scheduler, settings.executor.arrivals(requests), settings.cost, keys), plan
+    return ReplayLoop(scheduler, settings.executor.arrivals(requests), settings.cost, keys)
 
 
 class _ReplaySession(Session[ReplaySummary]):
@@ -101,9 +117,11 @@ class _ReplaySession(Session[ReplaySummary]):
     def __init__(
         self,
         settings: ReplaySettings,
-        requests: Sequence[TraceRequest],
+        trace: LoadedTrace,
+        plan: CachePlan,
         loop: ReplayLoop,
-        memory: MemoryMeter,
+        bounds: Mapping[str, float],
+        curve: Curve | None,
         folder: RunFolder,
         invocation: Invocation,
     ) -> None:
@@ -112,12 +130,16 @@ class _ReplaySession(Session[ReplaySummary]):
             invocation,
             name=settings.name,
             objective=settings.objective,
-            num_requests=len(requests),
+            num_requests=len(trace.requests),
             trackers=settings.tracking,
         )
         self.settings = settings
+        self.plan = PlanFigures.from_plan(plan)
+        self.memory = MemoryMeter(plan)
+        self.trace = trace
+        self.bounds = bounds
+        self.curve = curve
         self.loop = loop
-        self.memory = memory
         self.sampled_at = 0.0
         self.sampled_steps = self.sampled_tokens = self.sampled_output = 0
 
@@ -156,7 +178,9 @@ class _ReplaySession(Session[ReplaySummary]):
         self.sampled_at, self.sampled_steps = now, loop.num_steps
         self.sampled_tokens, self.sampled_output = loop.scheduled_tokens, loop.output_tokens
         self.history.add(stats)
-        self.trackers.log(stats.step, {**stats.metrics(), **self.memory.add(stats.cache)})
+        self.trackers.log(
+            stats.step, {**stats.metrics(), **self.recent_rates.add(stats.cache), **self.memory.add(stats.cache)}
+        )
         progress.update(stats, loop.num_finished)
 
     def summarize(self, **ending: Any) -> ReplaySummary:
@@ -169,10 +193,16 @@ class _ReplaySession(Session[ReplaySummary]):
             output_tokens=loop.output_tokens,
             steps=loop.num_steps,
             preemptions=loop.scheduler.num_preemptions,
+            plan=self.plan,
             memory=self.memory.figures(),
+            bounds=self.bounds if loop.num_finished == self.num_requests else {},
+            skipped_rows=self.trace.skipped,
             modelled={"seconds": loop.clock, **loop.first_tokens.figures()},
             **ending,
         )
+
+    def writes(self) -> Mapping[str, Callable[[], None]]:
+        return {} if self.curve is None else self.curve.files(self.folder, self.name)
 
     def report(self, summary: ReplaySummary) -> None:
         super().report(summary)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from kvhybrid.planning.layouts.base import MemoryLayout
 from kvhybrid.planning.layouts.padded import PaddedLayout
 from kvhybrid.replay.arrivals import ArrivalProcess
+from kvhybrid.replay.bounds import LEVELS
 from kvhybrid.replay.cost import CostModel, LinearCost
 from kvhybrid.replay.layers import CacheSettings
 from kvhybrid.replay.trace import Trace
 from kvhybrid.settings.cache import EvictionSettings, PoolSettings, RetentionSettings, SchedulerSettings
-from kvhybrid.settings.values import at_least
+from kvhybrid.settings.values import MOST_BLOCKS, at_least
 from kvhybrid.tracking.base import Tracker
 
 
@@ -38,6 +40,21 @@ class ReplaySettings:
     """Steps between two lines of ``metrics.jsonl``."""
     track_misses: bool = True
     """Count the causes of tokens that were not hit."""
+    bounds: str = "min"
+    """The tightest upper bound of the hit rate that is computed: one of `kvhybrid.replay.bounds.LEVELS`."""
+    curve: Any = False
+    """A miss-ratio curve: true for sizes from the smallest possible pool to an unlimited one, or a list of
+    ``pool.num_blocks``."""
 
     def __post_init__(self) -> None:
         at_least("sample_every", self.sample_every, 1)
+        if self.bounds not in LEVELS:
+            raise ValueError(f"bounds must be one of {', '.join(LEVELS)}, found {self.bounds!r}")
+        if type(self.curve) is bool:
+            return
+        if not isinstance(self.curve, (list, tuple)) or not self.curve:
+            raise ValueError(f"curve must be true, false or a list of pool.num_blocks, found {self.curve!r}")
+        for size in self.curve:
+            if type(size) is not int:
+                raise ValueError(f"curve must have whole numbers of blocks, found {size!r}")
+            at_least("curve", size, 2, MOST_BLOCKS)

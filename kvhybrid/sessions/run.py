@@ -16,6 +16,7 @@ from kvhybrid.planning import PlanningError
 from kvhybrid.planning.memory_meter import MemoryMeter
 from kvhybrid.plugins import PluginError, path_of
 from kvhybrid.report.answers import print_answers, to_json_lines
+from kvhybrid.report.plan_figures import PlanFigures
 from kvhybrid.report.progress import Progress
 from kvhybrid.report.summary import RunSummary, describe_groups
 from kvhybrid.run_folder import RunFolder
@@ -296,7 +297,8 @@ class _RunSession(Session[RunSummary]):
         self.send_ready()
         self.cache = output.stats.cache
         self.history.add(output.stats)
-        self.trackers.log(output.stats.step, {**output.stats.metrics(), **self.memory.add(self.cache)})
+        recent = self.recent_rates.add(output.stats.cache)
+        self.trackers.log(output.stats.step, {**output.stats.metrics(), **recent, **self.memory.add(self.cache)})
         progress.update(output.stats, self.num_finished)
 
     def summarize(self, **ending: Any) -> RunSummary:
@@ -310,6 +312,7 @@ class _RunSession(Session[RunSummary]):
             steps=self.history.num_steps,
             preemptions=self.history.preemptions,
             quality=self.quality,
+            plan=PlanFigures.from_plan(self.engine.plan),
             memory=self.memory.figures(),
             **ending,
         )

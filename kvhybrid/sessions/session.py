@@ -19,6 +19,7 @@ from kvhybrid.report.table import print_run
 from kvhybrid.run_folder import SUMMARY, RunFolder
 from kvhybrid.sessions.invocation import Invocation
 from kvhybrid.sessions.provenance import provenance
+from kvhybrid.sessions.recent_rates import RecentRates
 from kvhybrid.tracking.base import Tracker, Trackers
 
 Summary = TypeVar("Summary", bound=RunSummary)
@@ -48,6 +49,7 @@ class Session(ABC, Generic[Summary]):
         self.objective = objective
         self.trackers = Trackers(trackers)
         self.history = History()
+        self.recent_rates = RecentRates()
         self._unwritten: set[str] = set()
 
     @abstractmethod

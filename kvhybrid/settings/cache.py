@@ -14,7 +14,7 @@ MOST_BYTES = 1 << 50
 
 
 def read_bytes_of(key: str, text: str) -> int:
-    """A size such as ``40GiB`` in bytes. Raises ValueError, which names ``key``, where it cannot be read."""
+    """A size such as ``40GiB`` in bytes. Raises ValueError, which names ``key``, for anything else."""
     matched = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     if matched is None or matched[2].upper() not in _BYTES:
         raise ValueError(f"{key} must be a number with B, KB, MB, GB, KiB, MiB or GiB, found {text!r}")
@@ -60,14 +60,14 @@ class PoolSettings:
 
     @property
     def memory_bytes(self) -> int | None:
-        """``memory`` in bytes, None if it is measured. Raises ValueError where it cannot be read."""
+        """``memory`` in bytes, None if it is measured. Raises ValueError if it is not a size."""
         if self.memory is None or self.memory_is_measured:
             return None
         return read_bytes_of("pool.memory", self.memory)
 
     @property
     def reserve_bytes(self) -> int:
-        """``reserve`` in bytes. Raises ValueError where it cannot be read."""
+        """``reserve`` in bytes. Raises ValueError if it is not a size."""
         return read_bytes_of("pool.reserve", self.reserve)
 
 

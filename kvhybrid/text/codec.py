@@ -74,7 +74,7 @@ class TokenizerCodec(TextCodec):
         self.end_token_ids = named or frozenset(() if own is None else (own,))
 
     def encode(self, text: str) -> list[int]:
-        """Raises ValueError where the tokenizer fails, as without its unknown token."""
+        """Raises ValueError if the tokenizer fails, e.g. because it has no unknown token."""
         try:
             token_ids: list[int] = self._tokenizer.encode(text)
         except Exception as error:

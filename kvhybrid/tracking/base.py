@@ -35,8 +35,8 @@ class Tracker(ABC):
 
     @abstractmethod
     def start(self, config: Mapping[str, Any], folder: Path) -> None:
-        """Start with the resolved configuration as plain data, in which paths are cut to their last names, and the
-        run folder, for trackers that write files."""
+        """Start with the resolved configuration as plain data, in which paths are cut to their last components,
+        and the run folder, for trackers that write files."""
 
     @abstractmethod
     def log(self, step: int, metrics: Mapping[str, float]) -> None:

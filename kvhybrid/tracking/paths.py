@@ -1,4 +1,4 @@
-"""Reduces paths to their last names for trackers, since folder names identify the machine and its user."""
+"""Reduces paths to their last components for trackers, since folder names may identify machine and user."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDERS_IN_TEXT = re.compile(rf"(?<![\w/\\.~-])(?:[a-z]+:)?{START}(?:[^'\",;|()\
 
 
 def without_folders(value: Any, key: str = "") -> Any:
-    """``value`` with every path reduced to its last name, also in nested mappings and lists.
+    """``value`` with every path reduced to its last component, also in nested mappings and lists.
 
     Text is a path if ``key`` says so or if it starts like one. From other text, folders of paths are removed.
     """

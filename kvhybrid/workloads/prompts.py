@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from kvhybrid.errors import InputError
 from kvhybrid.files import UnreadableError, read_text
 from kvhybrid.text.codec import TextCodec
-from kvhybrid.workloads.words import WorkloadInWords
+from kvhybrid.workloads.text import TextWorkload
 
 
 @dataclass(kw_only=True)
-class Prompts(WorkloadInWords):
+class Prompts(TextWorkload):
     """The lines of the UTF-8 text file ``path``, sent all at once. Blank lines are skipped."""
 
     path: str = "???"

@@ -9,14 +9,14 @@ import numpy as np
 
 from kvhybrid.settings.values import MOST_TOKENS, at_least
 from kvhybrid.text.corpus import held_out_text
-from kvhybrid.workloads.words import WorkloadInWords
+from kvhybrid.workloads.text import TextWorkload
 
 LONGEST_HEAD = 64
 """Characters of a function's first line, including its line break."""
 
 
 @dataclass(kw_only=True)
-class SourceCode(WorkloadInWords):
+class SourceCode(TextWorkload):
     """``num_prefixes`` excerpts of the standard library's held-out source, in whole lines and at most
     ``prefix_chars`` characters, each followed by ``requests_per_prefix`` different first lines of functions, in
     random order."""

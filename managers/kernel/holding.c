@@ -108,8 +108,8 @@ static void count_freed(BlockArrays *self, int32_t group, int64_t freed, int64_t
     tally(self, REUSABLE, group, keyed);
 }
 
-/* Take one reference from each id of a row. Stops at an id that is no block or is not held; returns its column, or the
-   number of columns. */
+/* Take one reference from each id of a row. Stops at an id that is not in the pool or not held; returns its column, or
+   the number of columns. */
 static Py_ssize_t release_row(BlockArrays *self, Ints *ids, Py_ssize_t i, Release *to)
 {
     Block *blocks = &BLOCK(self, 0);

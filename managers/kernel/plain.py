@@ -1,4 +1,4 @@
-"""The kernel in numpy and hashlib: it specifies the native form, and replaces it where there is no compiler."""
+"""The kernel in numpy and hashlib: it specifies the native form, and replaces it if there was no compiler."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LOWEST_ID, HIGHEST_ID = -(1 << 63), (1 << 63) - 1
 
 
 def as_token_ids(tokens: Iterable[SupportsIndex]) -> list[int]:
-    """``tokens`` as a new list of plain ints: the one rule for what is a token id.
+    """``tokens`` as a new list of plain ints. Nothing else decides what a token id is.
 
     Any integer is accepted, numpy's too (`operator.index`). Raises TypeError for anything else, a bool included,
     and ValueError for an integer that does not fit in 64 bits, signed.
@@ -168,10 +168,10 @@ class BlockArrays:
 
     The pool owns the arrays. `BLOCK` describes a record and `COUNTS` the counts; ``index[group, number]`` is the
     first block that is keyed under a prefix number, 0 for none. Ids are int32 arrays of one dimension, or of two
-    with a row for each group; 0 is no block and is skipped. A method that returns False or -1, or raises, has
-    changed nothing.
+    with a row for each group; 0 is the null block and is skipped. A method that returns False or -1, or raises,
+    has changed nothing.
 
-    The native form checks whatever could leave an array, and raises TypeError, ValueError, IndexError or
+    The native form checks for accesses outside of the arrays, and raises TypeError, ValueError, IndexError or
     OverflowError: types, shapes and ranges of arguments, arguments that share memory with what the method writes,
     and records or index entries that point to nothing.
     """
@@ -196,7 +196,7 @@ class BlockArrays:
     # ---- reference counts
 
     def allocate(self, groups: IntArray, ids: IntArray) -> None:
-        """Give the free blocks in row ``i`` of ``ids`` one reference, for ``groups[i]``; -1 is no group yet."""
+        """Give the free blocks in row ``i`` of ``ids`` one reference, for ``groups[i]``; -1 if not known yet."""
         rows = np.atleast_2d(ids)
         of_rows = groups[: len(rows)]
         self._refs[rows] = 1
@@ -234,7 +234,7 @@ class BlockArrays:
         ``release``, and are otherwise pushed on ``stack`` row by row, the first of a row on top.
 
         Returns the new height of the stack and the number of blocks in ``cached``. The height is -1 if some id is
-        no block or has fewer references than it occurs.
+        outside of the pool or has fewer references than it occurs.
         """
         every = ids[ids != 0]
         if not len(every):

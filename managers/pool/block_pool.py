@@ -148,7 +148,7 @@ class BlockPool:
         """``count`` cached blocks, in the order of reuse. They lose their keys."""
         try:
             ids = self._order.pop(count)
-            if type(self._order) is not LRU:
+            if self._order_is_foreign:
                 ids = self._checked(ids, count)
         except Exception as error:
             raise self._order_failed(error) from error
@@ -173,7 +173,7 @@ class BlockPool:
         return ids.astype(np.int32)
 
     def _order_failed(self, error: Exception) -> ReuseOrderError:
-        """The error that names the order and what it raised. The pool goes on in order of release."""
+        """The error that names the order and what it raised. The pool continues in order of release."""
         kind: type[object] = type(self._order)
         self._use_order(LRU(self.info))
         for release in np.unique(self.release_of[self.release_of > 0]).tolist():
@@ -187,6 +187,7 @@ class BlockPool:
     def _use_order(self, order: ReuseOrder) -> None:
         self._order = order
         self._order_counts_hits = type(order).hit is not ReuseOrder.hit
+        self._order_is_foreign = not type(order).__module__.startswith("kvhybrid.managers.eviction.")
 
     def adopt(self, hit: IntArray) -> None:
         """`hold` the blocks of ``hit``, and tell the order of reuse."""
@@ -269,7 +270,7 @@ class BlockPool:
 
         Raises:
             BlockPoolError: One is outside of the pool.
-            TypeError: One is no integer.
+            TypeError: One is not an integer.
         """
         chosen = [index(block) for block in ids]
         if chosen and not 0 <= min(chosen) <= max(chosen) < self.num_blocks:

@@ -40,7 +40,7 @@ class BlockKeys:
         """The prefix number of the longest key of each block, 0 if it has none."""
         self.arrays = BlockArrays(records, counts, self.index)
         self.observers: Sequence[PoolObserver] = ()
-        """Those that need to know of keys."""
+        """Those that are told when keys are added or dropped."""
         self._counts = counts
         self._refs: IntArray = records["refs"]
         self._group_of: IntArray = records["group"]

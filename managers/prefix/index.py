@@ -55,7 +55,7 @@ class PrefixIndex:
 
     Equal prefixes follow the same runs, so a request of a thousand blocks costs a few comparisons of key lists
     and not a thousand look-ups: keys are chained, so two chains that are equal at one place are equal before it.
-    Numbers that no block and no request needs are recycled now and then, tails first (`sweep`). A path that was
+    Numbers that no block and no request needs are recycled periodically, tails first (`sweep`). A path that was
     not protected then is stale, and `extend` follows its keys once more.
     """
 
@@ -100,6 +100,11 @@ class PrefixIndex:
             before = run.units_before + 1 - run.base
             parts.append(np.arange(first + before, last + before + step, step, dtype=np.int32))
         return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else EMPTY
+
+    @property
+    def generation(self) -> int:
+        """How often numbers were recycled: a number means the same prefix while this stays the same."""
+        return self._generation
 
     @property
     def wants_sweep(self) -> bool:

@@ -68,7 +68,7 @@ class Backend(ABC):
 
     @classmethod
     def lacking(cls, need: Any) -> list[str]:
-        """The requirements that this backend does not support, in words."""
+        """The requirements that this backend does not support, as text."""
         return []
 
     @classmethod

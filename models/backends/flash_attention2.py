@@ -32,7 +32,7 @@ class FlashAttention2(PagedAttention):
         )
         for kernel in (self._prefill, self._decode):
             require_parameters(backend, kernel, ("block_table", "softcap"), package="flash-attn")
-        # A window's left side does not count the query itself; -1 is no bound.
+        # A window's left side does not count the query itself; -1 means unbounded.
         window = need.visibility.window
         self._scores = {
             "softmax_scale": need.scale,

@@ -30,7 +30,7 @@ class FlashAttention3(PagedAttention):
             install="build the folder hopper of the repository Dao-AILab/flash-attention",
         )
         require_parameters(backend, self._kernel, ("page_table", "softcap"), package="flash_attn_interface")
-        # A window's left side does not count the query itself; -1 is no bound.
+        # A window's left side does not count the query itself; -1 means unbounded.
         window = need.visibility.window
         self._window = (-1, -1) if window is None else (window - 1, 0)
 

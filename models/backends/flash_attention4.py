@@ -32,7 +32,7 @@ class FlashAttention4(PagedAttention):
         )
         # The package flash-attn has an early version under the same name.
         require_parameters(backend, self._kernel, ("max_seqlen_k", "return_lse"), package="flash-attn-4")
-        # A window's left side does not count the query itself; None is no bound.
+        # A window's left side does not count the query itself; None means unbounded.
         window = need.visibility.window
         self._window = (None, None) if window is None else (window - 1, 0)
 

@@ -80,7 +80,7 @@ class PagedAttention(AttentionBackend):
         reason = super().unusable(need, cache)
         chunk, block_size = need.visibility.chunk, cache["k"].shape[1]
         if reason is None and chunk is not None and chunk % block_size:
-            return f"needs chunks that start a block: {chunk} tokens are no multiple of blocks of {block_size}"
+            return f"needs chunks that start a block: {chunk} tokens are not a multiple of blocks of {block_size}"
         return reason
 
     def plan(self, batch: ForwardBatch, group: GroupBatch) -> Plan:

@@ -31,7 +31,7 @@ class TorchVarlen(PagedAttention):
         )
         require_parameters(backend, self._kernel, ("seqused_k", "block_table"), package="torch")
         self._with_lse = aux(lse=True)
-        # A window's left side does not count the query itself; -1 is no bound.
+        # A window's left side does not count the query itself; -1 means unbounded.
         window = need.visibility.window
         self._window = (-1 if window is None else window - 1, 0)
 

@@ -93,9 +93,8 @@ class Ours(CatalogueSide):
         return f"kvhybrid {version('kvhybrid')} ({form}), numpy {version('numpy')}"
 
     def cache(self, groups: Sequence[Group], num_blocks: int, in_flight: int | None = None) -> KVCacheManager:
-        named = tuple(KVCacheGroup(f"{group.kind}{i}", _spec(group)) for i, group in enumerate(groups))
         return KVCacheManager(
-            KVCacheConfig(named, num_blocks),
+            cache_config(groups, num_blocks),
             max_model_len=MAX_MODEL_LEN,
             max_in_flight_tokens=in_flight,
             track_misses=self.watch,
@@ -130,6 +129,11 @@ class OursWatching(Ours):
 
     name = "ours, all on"
     watch = True
+
+
+def cache_config(groups: Sequence[Group], num_blocks: int) -> KVCacheConfig:
+    named = tuple(KVCacheGroup(f"{group.kind}{i}", _spec(group)) for i, group in enumerate(groups))
+    return KVCacheConfig(named, num_blocks)
 
 
 def _spec(group: Group) -> KVCacheSpec:

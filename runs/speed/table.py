@@ -80,7 +80,7 @@ def markdown(results: Results) -> str:
         *map(_row, results.ratios),
         "",
         "µs are for one block (a, hashing, cold admission, hit, free), one look-up (misses, worst order), one "
-        "request's step (c) or one request (scheduler); the rows on memory have bytes a block.",
+        "request's step (c) or one request (scheduler); the rows on memory have bytes per block.",
     ]
     if results.lines:
         parts += [

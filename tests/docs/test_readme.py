@@ -20,6 +20,7 @@ from kvhybrid.cache.stats import StepStats
 from kvhybrid.cli import VERBS, main
 from kvhybrid.engine.quality import Quality
 from kvhybrid.report.summary import RunSummary
+from kvhybrid.sessions.recent_rates import RecentRates
 from kvhybrid.specs import FullAttentionSpec, registry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -162,7 +163,8 @@ def summary_figures() -> set[str]:
 
 def test_the_page_of_metrics_has_every_name_and_no_other() -> None:
     names = re.findall(r"^\| `([^`]+/[^`]+)` \|", METRICS_PAGE, flags=re.MULTILINE)
-    assert sorted(names) == sorted([*step_stats().metrics(), *QUALITY.metrics()])
+    recent = RecentRates().add(step_stats().cache)
+    assert sorted(names) == sorted([*step_stats().metrics(), *recent, *QUALITY.metrics()])
 
 
 def test_the_page_of_metrics_has_every_name_of_the_summary() -> None:

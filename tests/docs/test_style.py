@@ -23,6 +23,9 @@ SOURCES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
 NATIVE = [path for path in (ROOT / "managers" / "kernel").iterdir() if path.suffix in (".c", ".h")]
 CONFIGS = list((ROOT / "conf").rglob("*.yaml"))
 
+UNITS = "block|byte|element|file|group|layer|line|page|request|row|step|token|unit"
+"""What "per" belongs in front of, not "a": `bytes a block` without a verb after it."""
+
 PHRASES = (
     "so many",
     "as far as",
@@ -36,7 +39,7 @@ PHRASES = (
     "(?:in|by) turns",
     "likewise",
     "what is there",
-    "where there (?:is|are) none",
+    "where there (?:is|are)",
     "g[ai]ves? way",
     "st(?:ands?|ood) for",
     "dear(?:er|est)?",
@@ -49,6 +52,17 @@ PHRASES = (
     "let(?:s|ting)? go of",
     "besides?",
     "(?:one|a) [a-z]+ a (?:file|line|step)",
+    rf"(?:µs|bytes|blocks|numbers|tokens|steps|rows|one) an? (?:{UNITS})(?= (?:in|for|of|and) |[^a-z ]|$)",
+    r"(?!(?:t?here|where)\b)[\w`]+[`)]* (?:is|are) no (?!longer|more|less|[a-z]+er\b|different|one\b)[a-z]+",
+    "(?:know|say|tell)s? (?:nothing |anything )?of",
+    "raises? [`a-z]+(?:, [^,]+,)? where",
+    "(?:of|in) whatever",
+    "stands? (?:in|where)(?! for)",
+    "afresh",
+    "now and then",
+    "be they",
+    "but for the",
+    "passed over",
 )
 """Regular expressions of phrases that have a plainer equivalent."""
 ANY = re.compile(rf"\b(?:{'|'.join(PHRASES)})\b".replace(" ", r"\s+"), re.IGNORECASE)
@@ -119,6 +133,8 @@ def test_the_project_writes_plain_english(paths: list[Path], texts: Callable[[st
             [(1, "So many"), (1, "for the sake of")],
         ),
         (source_texts, "nobody = somebody\n", []),
+        (page_texts, "9 bytes a block. The blocks a step reads\n", [(1, "bytes a block")]),
+        (page_texts, "0 is no block; there is no block, and it is no longer\n", [(1, "0 is no block")]),
         (native_texts, 'int dear;\n/* computed\n   anew */ f("in hand");\n', [(3, "anew"), (3, "in hand")]),
     ],
 )

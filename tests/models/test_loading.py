@@ -266,7 +266,7 @@ def test_config_that_the_family_cannot_follow_is_refused(changes: dict[str, Any]
             {"text_config": {"layer_types": ["sliding_attention"]}},
             "all its layer types are supported by families: sliding_attention",
         ),
-        ({}, r"whisper; a family is one file of yours, see docs/add-a-model\.md; installed as plug-ins "),
+        ({}, r"whisper; a family of your own is one file, see docs/add-a-model\.md; installed as plug-ins "),
     ],
 )
 def test_an_unknown_family_is_named_with_the_kinds_of_layers_that_are_missing(

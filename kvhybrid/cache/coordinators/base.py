@@ -71,7 +71,9 @@ class KVCacheCoordinator:
         self.pool = self.pools[0]
         self.index = PrefixIndex(room=max(1 << 16, 4 * max([pool.num_blocks for pool in self.pools])))
         for pool in self.pools:
-            pool.info.index = self.index
+            pool.info.index, pool.info.unit = self.index, self.hash_unit
+            pool.info.specs = tuple(group.spec for group in config.groups)
+            pool.info.block_units = tuple(size // self.hash_unit for size in config.block_sizes)
         self.tables: dict[str, RequestTables] = {}
         """By request id, what every request holds."""
         self.deferred: list[RequestTables] = []
@@ -317,7 +319,7 @@ class KVCacheCoordinator:
         raise NotImplementedError
 
     def forget(self, request: Request) -> None:
-        """Drop the keys of every block, of whatever request, that is keyed under a prefix of ``request``."""
+        """Drop the keys of every block, of any request, that is keyed under a prefix of ``request``."""
         if request.path is None:
             return
         numbers = self.numbers(request).tolist()
@@ -379,7 +381,7 @@ class KVCacheCoordinator:
         return found
 
     def _raiser(self, error: Exception) -> str:
-        """The plug-in whose code raised: the innermost part on the way to ``error`` that is not ours."""
+        """The plug-in whose code raised: the innermost one in the traceback of ``error``."""
         parts: dict[int, str] = {id(self.retention): "retention policy"}
         for manager in self.managers:
             parts[id(manager)], parts[id(manager.spec)] = f"manager of {manager.spec.kind!r},", "spec"

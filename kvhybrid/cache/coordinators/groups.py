@@ -30,7 +30,7 @@ class Groups:
     """Carries out each part of an allocation for all groups.
 
     The order of work never varies, since block ids and the free queue depend on it: hits of all groups are held
-    before any block is taken, and groups come by their index, also when they free blocks from the tail.
+    before any block is taken, and groups are processed in index order, also when they free blocks from the tail.
 
     Groups of equal spec on the same pool have one manager, which keeps them in lockstep. All groups share one
     pool, apart from those with ``private_blocks``: their blocks are allocated from a pool of their own and
@@ -87,7 +87,7 @@ class Groups:
         ]
         """Every pool, the blocks taken from it by the current call, and its users: batch, manager, groups."""
         self._no_rows: list[IntArray] = [NO_ROWS] * len(self.batches)
-        """What `_take` gives if nothing is asked for."""
+        """What `_take` returns if no blocks are needed."""
 
     def _make_pools(self, order: MakeOrder) -> None:
         """Create ``pools`` and ``pool_of``."""
@@ -305,7 +305,7 @@ class Groups:
     # ---- freeing, dropping keys
 
     def _releases_for(self, request: Request, is_end: bool) -> None:
-        """Let orders of reuse know whose blocks they get."""
+        """Tell the orders of reuse whose blocks they get."""
         for pool in self.pools:
             pool.info.request, pool.info.is_end = request, is_end
 

@@ -29,7 +29,7 @@ def mark(groups: Groups, held: RequestTables | None) -> None:
 
 
 def go_back(groups: Groups, held: RequestTables | None, holders: Sequence[RequestTables]) -> None:
-    """Return to the mark: old tables, no keys for what was not computed, references counted afresh.
+    """Return to the mark: old tables, no keys for what was not computed, references recounted.
 
     ``holders`` are all that hold blocks at the mark, ``held`` among them unless it is None.
     """
@@ -74,7 +74,7 @@ def _null_what_is_free(groups: Groups, holders: Sequence[RequestTables], pool: B
 
 
 def _entries_and_copies(groups: Groups, holders: Sequence[RequestTables], pool: BlockPool) -> IntArray:
-    """How often each block stands in a table or is an end of a pending copy."""
+    """How often each block occurs in tables and pending copies."""
     expected = np.zeros(pool.num_blocks, np.int32)
     for c, manager in enumerate(groups.managers):
         if manager.pool is pool:

@@ -59,9 +59,9 @@ class WholeRequest:
     ) -> list[int]:
         """Per pool, the free blocks that the request takes at most until ``full`` tokens are computed.
 
-        Never too few, and exact if `is_exact`: so it is with the specs that ship, unless the periods of chunks and
-        blocks have too long a common one. The copy of a partial hit is not counted: it is made by ``allocation``
-        itself, whose blocks `Groups.demand` counts.
+        Never too few, and exact if `is_exact`, as for built-in specs unless the common period of chunks and blocks
+        is too long. The copy of a partial hit is not counted: it is made by ``allocation`` itself, whose blocks
+        `Groups.demand` counts.
         """
         need = [0] * len(self.groups.pools)
         before = allocation.tokens_before

@@ -107,7 +107,7 @@ BROKEN_SPECS = [
     (broken_specs.SamePage, "page", "a page of tokens must grow with block_size"),
     (broken_specs.NoPadding, "page", "gives page_bytes ="),
     (broken_specs.EqualByHalf, "value", "equal to one whose window is"),
-    (broken_specs.Undecorated, "value", "Undecorated is no dataclass itself"),
+    (broken_specs.Undecorated, "value", "Undecorated is not a dataclass itself"),
     (broken_specs.SmallBound, "bound", "but a step touches"),
     (broken_specs.WrongCycle, "bound", "release_cycle = ("),
 ]

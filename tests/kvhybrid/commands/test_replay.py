@@ -72,6 +72,23 @@ def test_a_model_by_its_config_gives_what_its_layers_by_hand_give(tmp_path: Path
     assert groups[0] == groups[1]
 
 
+def test_the_plan_is_printed_in_short_and_in_the_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [TRACE, "pool.num_blocks=300", "scheduler.max_model_len=100000", f"hydra.run.dir={tmp_path}"]
+    assert main(["replay", *words]) == 0
+    plan = content(tmp_path)[1]["plan"]
+    assert (plan["num_blocks"], plan["max_model_len"], plan["padding_share"]) == (300, 100_000, 0)
+    assert plan["pool_bytes"] == 300 * plan["bytes_per_block"]
+    assert plan["concurrency"] == 300 / 196
+    assert plan["capacity_tokens"] == 300 * 100_000 // 196
+    expected = (
+        f"planned: 300 blocks of {plan['bytes_per_block']:,} bytes, {plan['capacity_tokens']:,} tokens, "
+        "1.53 requests of 100,000 tokens, 0.0% padding"
+    )
+    assert expected in capsys.readouterr().out.splitlines()
+
+
 def test_lines_are_printed_at_an_interval_of_steps_and_at_the_end(tmp_path: Path) -> None:
     words = [TRACE, "sample_every=50", "executor=open_loop", f"hydra.run.dir={tmp_path}"]
     assert main(["replay", *words]) == 0
@@ -197,7 +214,7 @@ def test_the_page_has_every_name_that_a_replay_adds_and_no_other(tmp_path: Path)
 @pytest.mark.parametrize("arguments", re.findall(r"^kvhybrid replay (.*)$", PAGE, re.MULTILINE))
 def test_every_command_on_the_page_composes(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
-        re.sub(r"^(?!cache\.layers)([^=]+=[^,]+),.*", r"\1", word)
+        re.sub(r"^(?!cache\.layers|curve=)([^=]+=[^,]+),.*", r"\1", word)
         for word in shlex.split(arguments)
         if word != "-m"
     ]

@@ -1,8 +1,7 @@
-"""What a model is seen to keep on the meta device equals what the real model keeps, byte for byte."""
+"""What is planned for a model seen on the meta device equals what the real model stores, byte for byte."""
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import pytest
@@ -11,14 +10,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from kvhybrid.planning import PlanningError
-from kvhybrid.planning.observed import ObservedLayer, kept_layers, observe
+from kvhybrid.planning.observed import observe
 from kvhybrid.planning.rules import CacheOptions, layer_specs
-from kvhybrid.specs import KVCacheSpec
-from kvhybrid.specs.dtypes import dtype_bytes
+from runs.models.stored import lengths_of, planned_bytes, stored_bytes
 from tests.kvhybrid.planning.tiny_models import HYBRIDS, REFUSED, tiny_config, tiny_model, wrapper_of
-
-NUM_TOKENS = 13
-"""Twice the window of the small models, and one more."""
 
 SHORT = (
     "bamba",
@@ -26,7 +21,6 @@ SHORT = (
     "flint",
     "gemma3n_text",
     "gemma4_unified_text",
-    "hy_v4",
     "jamba",
     "kimi_linear",
     "lfm2",
@@ -40,36 +34,52 @@ SHORT = (
     "zamba2",
 )
 """At least one of each way of keeping something; the others are tested with ``-m long``."""
+SHORT_IN_BFLOAT16 = ("jamba", "recurrent_gemma")
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-ALL = [pytest.param(name, marks=() if name in SHORT else pytest.mark.long) for name in HYBRIDS]
+ALL = [
+    pytest.param(name, dtype, marks=() if name in quick else pytest.mark.long)
+    for dtype, quick in (("float32", SHORT), ("bfloat16", SHORT_IN_BFLOAT16))
+    for name in HYBRIDS
+]
 
 
-def real_bytes(layers: tuple[ObservedLayer, ...]) -> int:
-    return sum(prod(tensor.shape) * dtype_bytes(tensor.dtype) for layer in layers for tensor in layer.tensors)
-
-
-def planned_bytes(spec: KVCacheSpec, num_tokens: int) -> int:
-    """The bytes that ``spec`` keeps for the token after ``num_tokens``."""
-    if spec.state:
-        return spec.page_bytes
-    return sum(map(len, spec.live(num_tokens))) * spec.page_bytes // spec.block_size
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("model_type", ALL)
-def test_a_plan_counts_the_bytes_that_the_real_model_stores(model_type: str, dtype: str) -> None:
+@pytest.mark.parametrize(("model_type", "dtype"), ALL)
+def test_every_layer_is_planned_with_the_bytes_that_the_real_model_stores(model_type: str, dtype: str) -> None:
+    """After `generate`, in every tensor that can be reached from its cache and its modules, layer by layer."""
     config = tiny_config(model_type, HYBRIDS[model_type])
-    specs = layer_specs(observe(config.to_dict(), dtype), CacheOptions(all_stored=True))
+    seen = observe(config.to_dict(), dtype)
+    specs = layer_specs(seen, CacheOptions(all_stored=True))
     assert len(set(specs.values())) > 1
     model = tiny_model(config, getattr(torch, dtype))
-    for num_tokens in (5, NUM_TOKENS):
-        kept = kept_layers(model, torch.arange(3, 3 + num_tokens)[None])
-        if num_tokens < 6 or not any(spec.kind == "chunked_local" for spec in specs.values()):
-            assert sum(planned_bytes(spec, num_tokens) for spec in specs.values()) == real_bytes(kept)
-        else:  # transformers keeps a window of the chunk's size, of which the mask hides the chunk before
-            assert sum(planned_bytes(spec, num_tokens) for spec in specs.values()) < real_bytes(kept)
+    for num_tokens in lengths_of(specs):
+        stored = stored_bytes(model, token_ids(num_tokens))
+        assert planned_bytes(seen, num_tokens) == stored, f"after {num_tokens} tokens"
+
+
+def test_tensors_are_found_wherever_a_model_keeps_them() -> None:
+    """Keys and values in a cache's layers, states beside them, states in modules: 4 tokens of 32-bit numbers."""
+    kept = {name: tiny_model(tiny_config(name, HYBRIDS[name])) for name in ("minimax", "recurrent_gemma")}
+    minimax, gemma = (stored_bytes(model, token_ids(4)) for model in kept.values())
+    assert minimax == {i: 4 * (4 * 16 * 16 if i % 2 else 2 * 4 * 2 * 16) for i in range(8)}
+    config = kept["recurrent_gemma"].config
+    assert gemma[0] == 4 * (config.lru_width + config.lru_width * (config.conv1d_width - 1))
+    assert sorted(gemma) == list(range(8))
+
+
+def test_a_chunk_is_planned_with_what_its_mask_lets_a_token_read() -> None:
+    """transformers stores the last 5 tokens of a chunk of 6, some of them of the chunk before."""
+    config = tiny_config("llama4_text", HYBRIDS["llama4_text"])
+    seen = observe(config.to_dict(), "float32")
+    token = 4 * 2 * 2 * 16
+    for num_tokens, live in ((5, 5), (6, 0), (8, 2), (11, 5), (12, 0)):
+        assert planned_bytes(seen, num_tokens).get(0, 0) == live * token
+        assert stored_bytes(tiny_model(config), token_ids(num_tokens))[0] == 5 * token
+
+
+def token_ids(num_tokens: int) -> torch.Tensor:
+    return torch.arange(num_tokens)[None] % 60 + 3
 
 
 @pytest.mark.parametrize("model_type", REFUSED)
@@ -92,6 +102,11 @@ def test_the_dtype_of_the_weights_is_that_of_the_config_and_states_keep_their_ow
     for dtype, seen in kept.items():
         assert seen.dtype == dtype
         assert {tensor.dtype for layer in seen.layers for tensor in layer.tensors} == {dtype, "float32"}
+
+
+def test_a_padding_token_does_not_stop_a_model_that_would_warn_about_it() -> None:
+    config = tiny_config("gpt2", {}).to_dict()
+    assert observe({**config, "pad_token_id": 0}).layers == observe({**config, "pad_token_id": None}).layers
 
 
 def test_a_compressed_checkpoint_keeps_the_same() -> None:

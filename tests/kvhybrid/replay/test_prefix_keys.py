@@ -24,7 +24,7 @@ def test_two_keys_are_equal_exactly_when_their_prefixes_are(unit: int) -> None:
     keys = PrefixKeys(unit, PART)
     units = []
     for prefix_ids, num_tokens in PROMPTS:
-        found = keys.of_prompt(np.array(prefix_ids, np.int64), num_tokens)
+        found = keys.of_tokens(np.array(prefix_ids, np.int64), num_tokens)
         assert len(found) == num_tokens // unit
         units += [(key, tokens(prefix_ids, (i + 1) * unit)) for i, key in enumerate(found)]
     for (key, prefix), (other_key, other_prefix) in product(units, repeat=2):
@@ -35,5 +35,5 @@ def test_what_is_generated_is_like_nothing_else() -> None:
     keys = PrefixKeys(4, PART)
     first, second = keys.new_request(), keys.new_request()
     outputs = [keys.of_output(request, index) for request in (first, second) for index in range(300)]
-    prompt = keys.of_prompt(np.arange(1000, dtype=np.int64), 1000 * PART)
+    prompt = keys.of_tokens(np.arange(1000, dtype=np.int64), 1000 * PART)
     assert len({*outputs, *prompt}) == len(outputs) + len(prompt)

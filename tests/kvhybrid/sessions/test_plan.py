@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from kvhybrid.engine.byte_pool import BytePool
 from kvhybrid.errors import InputError
+from kvhybrid.planning import CachePlan, plan_cache
 from kvhybrid.planning.capacity import all_full, blocks_held, costs, longest_request, requests_at_once
-from kvhybrid.planning.observed import observe
+from kvhybrid.planning.observed import Observation, observe
+from kvhybrid.planning.rules import CacheOptions, layer_specs
 from kvhybrid.report.plan_summary import PlanSummary
 from kvhybrid.sessions.invocation import Invocation
 from kvhybrid.sessions.plan import make_plan
@@ -76,6 +80,90 @@ def test_the_planning_table_of_the_reference_comes_out(model: str) -> None:
     assert (plan.bytes_per_block, plan.num_blocks) == (block_bytes, num_blocks)
     assert sorted(plan.blocks_per_request) == sorted(request)
     assert plan.concurrency == pytest.approx(concurrency, abs=0.005)
+
+
+@cache
+def seen(model: str) -> Observation:
+    return observe(read_model_config("model.path", model))
+
+
+ATTENTION = {
+    "llama3_8b": (8, 128, 32, {}, 1),
+    "gemma3_27b": (16, 128, 10, {"window": 1024}, 6),
+    "gemma2_9b": (8, 256, 21, {"window": 4096}, 1),
+    "gpt_oss_20b": (8, 64, 12, {"window": 128}, 1),
+    "llama4_scout": (8, 128, 12, {"chunk": 8192}, 3),
+}
+"""Heads, head size, layers per group, the window or chunk of the other groups, and their number."""
+WIDTHS = {"float8_e4m3fn": 1, "bfloat16": 2, "float32": 4}
+
+
+@pytest.mark.parametrize("model", ATTENTION)
+@pytest.mark.parametrize(
+    ("memory", "length", "in_flight", "dtype", "tp"),
+    [
+        (40 * GIB, 8192, 16_384, "bfloat16", 1),
+        (17 * GIB, 32_768, 2048, "float8_e4m3fn", 1),
+        (GIB * 11 // 2, 10_001, 8192, "bfloat16", 4),
+        (24 * GIB, 20_000, 512, "float32", 2),
+    ],
+)
+def test_the_planning_table_at_other_sizes(
+    model: str, memory: int, length: int, in_flight: int, dtype: str, tp: int
+) -> None:
+    heads, size, layers, other, count = ATTENTION[model]
+    specs = layer_specs(seen(model), CacheOptions(kv_dtype=dtype, tp=tp))
+    plan = plan_cache(specs, memory_bytes=memory, max_model_len=length, max_in_flight_tokens=in_flight)
+    block = layers * 16 * (heads // tp) * 2 * size * WIDTHS[dtype]
+    assert (plan.bytes_per_block, plan.num_blocks) == (block, memory // block)
+    whole = -(-length // 16)
+    step = min(in_flight, length)
+    held = {
+        "window": min(-(-(other.get("window", 0) + step - 2) // 16) + 1, whole),
+        "chunk": min(-(-(other.get("chunk", 0) + step - 1) // 16), whole),
+    }
+    others = [held[kind] for kind in other] * count
+    assert sorted(plan.blocks_per_request) == sorted([whole, *others])
+    assert plan.concurrency == plan.num_blocks / (whole + sum(others))
+    assert allocated(plan) == plan.memory_bytes == memory // block * block
+
+
+@pytest.mark.parametrize(
+    ("tp", "kv_dtype", "state_dtype", "block_size"),
+    [
+        (1, "bfloat16", "bfloat16", 80),  # 311,296 bytes of a state, 4,096 of a token: 76 tokens
+        (2, "bfloat16", "bfloat16", 80),  # both are halved
+        (1, "float8_e4m3fn", "bfloat16", 160),  # 152 tokens
+        (4, "bfloat16", "float32", 160),
+        (1, "float32", "bfloat16", 48),  # 38 tokens
+    ],
+)
+def test_jamba_at_other_sizes(tp: int, kv_dtype: str, state_dtype: str, block_size: int) -> None:
+    options = CacheOptions(kv_dtype=kv_dtype, state_dtype=state_dtype, tp=tp)
+    specs = layer_specs(seen("jamba_mini"), options)
+    for memory, length in ((40 * GIB, 262_144), (9 * GIB, 30_000)):
+        plan = plan_cache(specs, memory_bytes=memory, max_model_len=length, max_in_flight_tokens=16_384)
+        page = block_size * 2 * (8 // tp) * 128 * WIDTHS[kv_dtype]
+        assert set(plan.config.block_sizes) == {block_size}
+        assert plan.bytes_per_block == 4 * page
+        assert plan.num_blocks == memory // (4 * page)
+        assert plan.blocks_per_request == (*[2] * 7, -(-length // block_size))
+        state = 8192 // tp * (3 + 16) * WIDTHS[state_dtype]
+        assert plan.padding_bytes_per_block == (*[4 * (page - state)] * 7, 0)
+        assert allocated(plan) == plan.memory_bytes
+
+
+def allocated(plan: CachePlan) -> int:
+    """The bytes that the engine's pool takes for ``plan``, on a device without memory."""
+    pool = BytePool(plan, "meta")
+    assert set(pool.views()) == set(plan.layer_specs)
+    return pool.num_bytes
+
+
+def test_what_a_uniform_cache_would_waste() -> None:
+    """10 of 62 layers read 131,072 tokens, the others 1,024."""
+    figures = planned("gemma3_27b", config={"vocab_size": 128}).to_json()
+    assert figures["uniform_waste"] == 1 - (10 * 131_072 + 52 * 1024) / (62 * 131_072)
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])

@@ -11,7 +11,7 @@ from kvhybrid.planning.memory_meter import MemoryMeter
 from kvhybrid.replay.arrivals import OpenLoop
 from kvhybrid.replay.layers import CacheSettings, LayerSettings
 from kvhybrid.replay.mooncake import MooncakeTrace
-from kvhybrid.sessions.replay import planned_loop
+from kvhybrid.sessions.replay import build_loop, build_plan
 from kvhybrid.sessions.replay_settings import ReplaySettings
 from kvhybrid.settings.cache import PoolSettings
 
@@ -35,8 +35,9 @@ def measured(layout: MemoryLayout) -> tuple[int, float, float]:
         pool=PoolSettings(block_size=16, num_blocks=None, memory="24GiB"),
         layout=layout,
     )
-    loop, plan = planned_loop(settings, settings.trace.read())
-    meter = MemoryMeter(plan)
+    requests = settings.trace.read()
+    plan = build_plan(settings, requests)
+    loop, meter = build_loop(settings, requests, plan), MemoryMeter(plan)
     while loop.advance(20):
         meter.add(loop.scheduler.cache.stats())
     stats = loop.scheduler.cache.stats()

@@ -75,6 +75,8 @@ def test_the_command_fills_a_folder_and_prints_it_last(tmp_path: Path) -> None:
     summary = summary_in(folder)
     assert summary["status"] == "done"
     assert summary["requests"] == 12
+    assert summary["plan"]["pool_bytes"] == summary["plan"]["num_blocks"] * summary["plan"]["bytes_per_block"]
+    assert "planned: " in done.stdout
     assert summary["hit_rate"] > 0.3
     assert summary["quality/bits_per_byte"] < 2.6
     assert f"{summary['quality/bits_per_byte']:.3f} bits per byte" in done.stdout

@@ -179,7 +179,7 @@ def test_a_mistake_of_an_order_names_it_and_not_a_manager(call: str, after: bool
     )
     cache = KVCacheManager(KVCacheConfig(groups, 40), max_model_len=64, track_misses=True)
     for pool in cache.coordinator.pools:
-        pool._order = raising(base, call, after)(pool.info)
+        pool._use_order(raising(base, call, after)(pool.info))
     (error,) = serve(cache, 0)
     place = "after" if after else "before"
     assert f"the order of reuse somewhere.MyOrder raised MyMistakeError: {place} {call}" in str(error)

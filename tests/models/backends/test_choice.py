@@ -94,7 +94,7 @@ def test_chunks_that_start_inside_a_block_are_refused() -> None:
     backend = attention_backends.get("flash_attention3")
     assert backend.unusable(need, cache(512)) is None
     assert backend.unusable(need, cache(48)) == (
-        "needs chunks that start a block: 8192 tokens are no multiple of blocks of 48"
+        "needs chunks that start a block: 8192 tokens are not a multiple of blocks of 48"
     )
 
 

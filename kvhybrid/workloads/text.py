@@ -26,7 +26,7 @@ class Line:
         return f"line{self.number}"
 
 
-class WorkloadInWords(Workload):
+class TextWorkload(Workload):
     """A workload whose prompts are text. A subclass defines `texts`; `prepare` tokenizes them with the model's
     codec.
     """
@@ -70,10 +70,10 @@ class WorkloadInWords(Workload):
         highest = max(token for line in self.lines for token in line.token_ids)
         if highest >= vocab_size:
             raise InputError(f"the tokenizer gives token id {highest}, but the model's end at {vocab_size - 1}")
-        return TrafficInWords(self.lines, self._codec, self.max_new_tokens, self.num_shown)
+        return TextTraffic(self.lines, self._codec, self.max_new_tokens, self.num_shown)
 
 
-class TrafficInWords(PromptList):
+class TextTraffic(PromptList):
     """Collects the completion of each prompt."""
 
     def __init__(

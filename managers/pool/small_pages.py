@@ -199,11 +199,23 @@ class SmallPagePool(BlockPool):
         self._give_back(page)
 
     def evict(self, ids: Iterable[int]) -> None:
-        chosen = np.fromiter(ids, np.int32)
+        chosen = list(ids)
         super().evict(chosen)
-        for page in np.unique(chosen // self.smalls).tolist():
+        for page in sorted({block // self.smalls for block in chosen}):
             if self.pages.whole.get(page) == self.kind and not self.keys.number_of[self._blocks_of(page)].any():
                 self.vacate(page)
+
+    def discard(self, ids: IntArray) -> None:
+        free = ids[self.release_of[ids] > 0]
+        super().discard(ids)
+        self._stacked = 0
+        pages, counts = np.unique(free // self.smalls, return_counts=True)
+        for page, count in zip(pages.tolist(), counts.tolist(), strict=True):
+            self._add_unused(page, count)
+            if self._unused[page] == self.smalls:
+                del self.pages.whole[page]
+                self.num_whole -= 1
+                self._give_back(page)
 
     def reset(self) -> bool:
         if self._held.any():

@@ -185,6 +185,17 @@ def test_a_page_goes_back_when_its_last_block_is_free_and_no_key_is_left() -> No
     assert take(pools, 0, 2)[1] != []
 
 
+def test_discarded_blocks_are_unused_and_their_page_goes_back() -> None:
+    pools = pools_of(3, 4, 1)
+    blocks, _ = take(pools, 3, 0)
+    key(pools, 0, blocks, 1)
+    pools.pools[0].release(int_array(blocks))
+    pools.pools[0].discard(int_array(blocks[:2]))
+    assert (pools.unused()[0], pools._pages.num_spare) == (3, 1)
+    pools.pools[0].discard(int_array(blocks[2:]))
+    assert (pools.unused()[0], pools._pages.num_spare) == (0, 2)
+
+
 def test_whole_pages_are_evicted_oldest_first_whatever_their_kind() -> None:
     pools = pools_of(3, 2, 4)
     (a, _), (_, b) = take(pools, 2, 0), take(pools, 0, 4)

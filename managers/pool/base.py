@@ -11,14 +11,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import ClassVar
 
-from mypy_extensions import mypyc_attr
-
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.eviction.base import MakeOrder
 from kvhybrid.managers.pool.block_pool import BlockPool
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class PoolSet(ABC):
     """The pools of one cache. A *kind* is a set of groups in lockstep, and an index into ``pools``."""
 

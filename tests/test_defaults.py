@@ -50,6 +50,7 @@ SIGNATURES: dict[str, dict[Callable[..., Any], str]] = {
     "eviction.kind": dict.fromkeys((Engine, KVCacheManager), "eviction"),
     "retention.kind": dict.fromkeys((Engine, KVCacheManager), "retention"),
     "retention.interval": dict.fromkeys((Engine, KVCacheManager), "retention_interval"),
+    "layout.kind": {Engine: "layout"},
     "device": {Engine: "device"},
     "sampling.temperature": {SamplingParams: "temperature"},
     "sampling.top_k": {SamplingParams: "top_k"},

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import gcd, lcm
 
+from kvhybrid.managers.pool.base import PoolConfig
 from kvhybrid.specs import KVCacheSpec
 
 
@@ -28,19 +29,26 @@ class KVCacheGroup:
 
 @dataclass(frozen=True)
 class KVCacheConfig:
-    """The groups of a model, and the pool that they share."""
+    """The groups of a model, and the pool that they share, or the pools that they have."""
 
     groups: tuple[KVCacheGroup, ...]
     num_blocks: int
-    """Blocks of the shared pool, the null block included."""
+    """Blocks of the shared pool, the null block included; with ``pools``, their units of memory."""
     hash_block_size: int | None = None
     """Tokens per prefix key; the greatest common divisor of the cacheable groups' block sizes by default."""
     context_parallel: int = 1
     """Ranks over which a block's tokens are spread (DCP)."""
+    pools: PoolConfig | None = None
+    """A pool for each set of groups in lockstep; None if all groups share one."""
 
     def block_size_of(self, spec: KVCacheSpec) -> int:
         """Tokens that one block of ``spec`` covers over all ranks."""
         return spec.block_size * (self.context_parallel if spec.sharded else 1)
+
+    @property
+    def num_usable(self) -> int:
+        """``num_blocks`` without those that are never handed out."""
+        return self.num_blocks - 1 if self.pools is None else self.pools.num_usable
 
     @property
     def block_sizes(self) -> tuple[int, ...]:
@@ -81,9 +89,22 @@ class KVCacheConfig:
                     f"group {group.name!r}: a {group.spec.kind} group cannot be resumed from a prefix; "
                     "turn prefix caching off or use another spec"
                 )
+        if self.pools is not None:
+            self._check_pools(self.pools)
         if enable_caching:
             self._check_hash_unit()
             self._check_retention(retention_interval)
+
+    def _check_pools(self, pools: PoolConfig) -> None:
+        kinds = len(self.lockstep())
+        private = [group.name for group in self.groups if group.private_blocks]
+        if private:
+            raise CacheConfigError(f"group {private[0]!r}: private_blocks needs the shared pool, found pools")
+        if (pools.num_kinds, pools.num_units) != (kinds, self.num_blocks):
+            raise CacheConfigError(
+                f"pools: {pools.num_kinds} kinds and {pools.num_units} {pools.unit}; the groups have {kinds} "
+                f"specs, and num_blocks is {self.num_blocks}"
+            )
 
     def _check_hash_unit(self) -> None:
         cacheable = [group for group in self.groups if group.spec.cacheable]

@@ -97,13 +97,13 @@ class KVCacheManager:
 
     @property
     def usage(self) -> float:
-        """Share of the usable blocks that requests hold, 0 to 1."""
-        return self.block_pool.usage
+        """Share of the usable blocks that requests hold, 0 to 1; with ``config.pools``, of the units of memory."""
+        return self.coordinator.groups.usage
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks of the shared pool that no request holds, cached ones included."""
-        return self.block_pool.num_free
+        """Blocks of the shared pool, or units of memory, that no request holds, cached ones included."""
+        return self.coordinator.groups.num_free
 
     # ---- what the scheduler calls
 
@@ -327,7 +327,7 @@ class KVCacheManager:
         return self.events.take() if self.events is not None else []
 
     def evict_blocks(self, block_ids: Iterable[int], group: int | None = None) -> None:
-        """Drop the keys of these blocks of the shared pool, or of the pool of ``group``. Held blocks stay held.
+        """Drop the keys of these blocks of the first pool, or of the pool of ``group``. Held blocks stay held.
 
         Raises:
             BlockPoolError: One is outside of the pool.

@@ -96,6 +96,8 @@ class GroupStats(LookupStats):
     """Blocks with a key that no request holds: free, and can still be hit."""
     evictions: int
     """Blocks that lost their key to a new owner, from the start."""
+    blocks_unused: int = 0
+    """Free blocks without a key that only this group can take; 0 where all groups share one pool."""
 
     def metrics(self) -> dict[str, float]:
         """``group/<name>/<metric>`` for trackers."""
@@ -105,6 +107,7 @@ class GroupStats(LookupStats):
             "blocks_cached": self.blocks_cached,
             "blocks_reusable": self.blocks_reusable,
             "evictions": self.evictions,
+            "blocks_unused": self.blocks_unused,
         }
         if self.misses is not None:
             values.update({f"miss/{cause}": tokens for cause, tokens in self.misses.by_name().items()})
@@ -118,9 +121,9 @@ class CacheStats:
 
     groups: tuple[GroupStats, ...]
     num_blocks: int
-    """Usable blocks of the shared pool, the null block not counted."""
+    """Usable blocks of the shared pool, the null block not counted; with several pools, units of memory."""
     blocks_free: int
-    """Blocks of the shared pool that no request holds, those with a key included."""
+    """Those that no request holds, those with a key included."""
     usage: float
     """Share of the usable blocks that requests hold, 0 to 1."""
     refusals: int

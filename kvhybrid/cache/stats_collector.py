@@ -65,6 +65,7 @@ class StatsCollector:
     def stats(self) -> CacheStats:
         """The current stats, per group and for the shared pool."""
         coordinator, causes = self._coordinator, self._coordinator.ledger is not None
+        unused = coordinator.groups.unused()
         groups: list[GroupStats] = []
         for g, group in enumerate(coordinator.config.groups):
             live, cached, reusable, evictions = coordinator.groups.pool_of_group(g).counts[:, g].tolist()
@@ -77,14 +78,14 @@ class StatsCollector:
                     blocks_cached=cached,
                     blocks_reusable=reusable,
                     evictions=evictions,
+                    blocks_unused=unused[coordinator.groups.pool_of[coordinator.place[g][0]]],
                 )
             )
-        pool = coordinator.pool
         return CacheStats(
             groups=tuple(groups),
-            num_blocks=pool.num_blocks - 1,
-            blocks_free=pool.num_free,
-            usage=pool.usage,
+            num_blocks=coordinator.config.num_usable,
+            blocks_free=coordinator.groups.num_free,
+            usage=coordinator.groups.usage,
             refusals=sum(self._refusals.values()),
             refusals_by_reason=dict(self._refusals),
         )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kvhybrid.sessions.replay_settings import ReplaySettings
     from kvhybrid.sessions.replay_summary import ReplaySummary
 
-GROUPS = ("trace", "cache", "executor", "cost", "pool", "scheduler", "eviction", "retention", "tracking")
+GROUPS = ("trace", "cache", "executor", "cost", "pool", "scheduler", "eviction", "retention", "layout", "tracking")
 
 NAMED = {"cache.layers[].spec": specs}
 """Kinds of plug-ins that have no config group."""

@@ -16,7 +16,18 @@ if TYPE_CHECKING:
     from kvhybrid.sessions.invocation import Invocation
     from kvhybrid.sessions.run_settings import RunSettings
 
-GROUPS = ("model", "workload", "pool", "scheduler", "eviction", "retention", "quality", "tracking", "experiment")
+GROUPS = (
+    "model",
+    "workload",
+    "pool",
+    "scheduler",
+    "eviction",
+    "retention",
+    "layout",
+    "quality",
+    "tracking",
+    "experiment",
+)
 
 NAMED: Mapping[str, Registry[Any]] = {
     "backends.attention": attention_backends,

@@ -22,12 +22,12 @@ from kvhybrid.engine.encoder_inputs import encoder_batch, one_for_each, read_enc
 from kvhybrid.engine.sampling import SamplingParams, finite_rows, sample
 from kvhybrid.models.base import BackendChoice, HybridModel
 from kvhybrid.models.checkpoint import end_tokens, read_end_tokens
-from kvhybrid.planning import CachePlan, plan_cache
+from kvhybrid.planning import plan_cache
+from kvhybrid.planning.planner import LayoutChoice
 from kvhybrid.plugins import Choice
 from kvhybrid.scheduling import schedulers
 from kvhybrid.scheduling.base import CapacityError, SchedulerOutput
 from kvhybrid.scheduling.stall import StallDetector
-from kvhybrid.specs import KVCacheSpec
 
 DEFAULT_MEMORY_BYTES = 1 << 30
 """Upper bound on the default pool size, in bytes."""
@@ -103,6 +103,7 @@ class Engine:
         retention: Choice = "interval",
         eviction: Choice = "lru",
         scheduler: Choice = "default",
+        layout: LayoutChoice = "padded",
         track_misses: bool = True,
         eos_token_id: int | Collection[int] | None = None,
         device: torch.device | str = "cpu",
@@ -112,15 +113,15 @@ class Engine:
         tokens per prefix key; if it is below the block size, a hit on full attention and states can end inside a
         block, which is then copied.
 
-        The pool has ``num_blocks`` blocks or takes ``memory_bytes``. By default it fits ``max_num_seqs`` requests
-        of ``max_model_len`` tokens, but takes at most `DEFAULT_MEMORY_BYTES`.
+        The pool takes ``memory_bytes``, or those of ``num_blocks`` blocks of the padded layout. By default it fits
+        ``max_num_seqs`` requests of ``max_model_len`` tokens, but takes at most `DEFAULT_MEMORY_BYTES`.
 
         ``max_model_len`` bounds prompt and output together; by default it is the model's own. ``eos_token_id``,
         one token or several, ends a request; without it, every request runs to its ``max_new_tokens``. With
         ``track_misses``, every prompt token that was not hit is counted under its cause.
 
-        ``retention``, ``eviction`` and ``scheduler`` are plug-ins: a registered name, ``module:Class``, or a
-        callable that creates one.
+        ``retention``, ``eviction``, ``scheduler`` and ``layout`` are plug-ins: a registered name,
+        ``module:Class``, or a callable that creates one.
 
         ``max_encoder_tokens`` bounds the encoder tokens of one request of an encoder-decoder model; by default it
         is the model's own. Encoder tokens do not count towards ``max_batched_tokens``.
@@ -142,16 +143,18 @@ class Engine:
         self.max_encoder_tokens = (
             self.model.max_encoder_tokens if max_encoder_tokens is None else max_encoder_tokens
         )
-        self.plan = _plan(
+        default = num_blocks is None and memory_bytes is None
+        self.plan = plan_cache(
             layer_specs,
             num_blocks=num_blocks,
-            memory_bytes=memory_bytes,
+            memory_bytes=DEFAULT_MEMORY_BYTES if default else memory_bytes,
+            most_requests=max_num_seqs if default else None,
             hash_block_size=hash_block_size,
             max_model_len=max_model_len or self.model.max_model_len,
             max_encoder_tokens=self.max_encoder_tokens if encoder_layers else None,
             max_in_flight_tokens=max_batched_tokens,
             page_multiple=block_size,
-            max_num_seqs=max_num_seqs,
+            layout=layout,
         )
         self.pool = BytePool(self.plan, self.device)
         self.model.bind_cache(self.pool.views())
@@ -325,7 +328,8 @@ class Engine:
         Returns the sampled token of every request whose known tokens are all computed, and the ids of the requests
         whose logits are not finite.
         """
-        self.pool.copy_blocks(output.copies)
+        for kind, pairs in enumerate(self.cache.coordinator.groups.copies_by_pool()):
+            self.pool.copy_blocks(pairs, kind)
         if not output.scheduled:
             return {}, []
         if output.admitted and self.model.max_encoder_tokens:
@@ -367,34 +371,3 @@ def _check_options(
         )
     if max_encoder_tokens is not None and not model.max_encoder_tokens:
         raise ValueError(f"max_encoder_tokens = {max_encoder_tokens} was given, and this model has no encoder")
-
-
-def _plan(
-    layer_specs: Mapping[str, KVCacheSpec],
-    *,
-    num_blocks: int | None,
-    memory_bytes: int | None,
-    hash_block_size: int | None,
-    max_model_len: int,
-    max_encoder_tokens: int | None,
-    max_in_flight_tokens: int,
-    page_multiple: int,
-    max_num_seqs: int,
-) -> CachePlan:
-    def plan(num_blocks: int | None, memory_bytes: int | None) -> CachePlan:
-        return plan_cache(
-            layer_specs,
-            num_blocks=num_blocks,
-            memory_bytes=memory_bytes,
-            max_model_len=max_model_len,
-            max_in_flight_tokens=max_in_flight_tokens,
-            page_multiple=page_multiple,
-            hash_block_size=hash_block_size,
-            max_encoder_tokens=max_encoder_tokens,
-        )
-
-    if num_blocks is not None or memory_bytes is not None:
-        return plan(num_blocks, memory_bytes)
-    largest = plan(None, DEFAULT_MEMORY_BYTES)
-    needed = 1 + max_num_seqs * sum(largest.blocks_per_request)
-    return plan(needed, None) if needed < largest.num_blocks else largest

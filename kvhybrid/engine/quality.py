@@ -164,7 +164,8 @@ def _nats(engine: Engine, prompts: Sequence[Sequence[int]]) -> Iterator[float]:
     with torch.inference_mode():
         while scheduler.has_unfinished:
             output = scheduler.schedule()
-            engine.pool.copy_blocks(output.copies)
+            for kind, pairs in enumerate(cache.coordinator.groups.copies_by_pool()):
+                engine.pool.copy_blocks(pairs, kind)
             batch = build_batch(output.scheduled, cache, engine.device)
             every_row = torch.arange(len(batch.token_ids_T), device=engine.device)
             logits_TV = engine.model(replace(batch, logit_rows=every_row))

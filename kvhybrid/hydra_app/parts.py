@@ -8,6 +8,7 @@ from typing import Any
 
 from kvhybrid.managers.eviction import orders
 from kvhybrid.managers.retention import retention_policies
+from kvhybrid.planning.layouts import layouts
 from kvhybrid.plugins import Registry
 from kvhybrid.replay import arrival_processes, cost_models, traces
 from kvhybrid.scheduling import schedulers
@@ -44,6 +45,7 @@ PARTS: Mapping[str, Part] = {
     "retention": Part(
         retention_policies, RetentionSettings, frozenset(("interval", "scheduler_block_size", "draft"))
     ),
+    "layout": Part(layouts),
     "tracking": Part(trackers),
 }
 """By group. ``tracking`` holds any number of plug-ins, each under a name; the others hold one."""

@@ -4,7 +4,7 @@ from kvhybrid.planning.error import PlanningError
 from kvhybrid.planning.grouping import group_layers
 from kvhybrid.planning.pages import unify_pages
 from kvhybrid.planning.plan import CachePlan
-from kvhybrid.planning.planner import plan_cache
+from kvhybrid.planning.planner import longest_planned, plan_cache
 from kvhybrid.planning.sizing import longest_model_len, request_blocks
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "PlanningError",
     "group_layers",
     "longest_model_len",
+    "longest_planned",
     "plan_cache",
     "request_blocks",
     "unify_pages",

@@ -57,15 +57,14 @@ def costs(plan: CachePlan, blocks: Sequence[int]) -> tuple[KindCost, ...]:
         for layer in group.layers:
             spec = plan.layer_specs[layer]
             used[kind_name(spec)] += count * spec.unpadded_page_bytes
-    total = sum(blocks) * plan.bytes_per_block
+    total = plan.request_bytes(blocks)
     used[PADDING] = total - sum(used.values())
     return tuple(KindCost(kind, size, size / total if total else 0.0) for kind, size in used.items())
 
 
 def requests_at_once(plan: CachePlan, num_tokens: int) -> int:
-    """Requests of ``num_tokens`` tokens that the pool, without its null block, can always run concurrently."""
-    needed = sum(request_blocks(plan.config, num_tokens, plan.max_in_flight_tokens))
-    return (plan.num_blocks - 1) // needed
+    """Requests of ``num_tokens`` tokens that fit in the pool together, each with the most blocks that it holds."""
+    return plan.division.num_requests(request_blocks(plan.config, num_tokens, plan.max_in_flight_tokens))
 
 
 def longest_request(plan: CachePlan) -> int | None:

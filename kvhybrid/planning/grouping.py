@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from typing import TypeAlias
 
 from kvhybrid.cache.config import KVCacheGroup
 from kvhybrid.planning.pages import is_uniform
@@ -22,11 +23,27 @@ def group_layers(
 
     Layers of one uniform type (`is_uniform`) form one group, with the spec of a layer with the largest page.
     """
-    if is_uniform(layer_specs):
-        largest = max(layer_specs.values(), key=lambda spec: spec.page_bytes)
-        parts = [(largest, tuple(layer_specs))]
-    else:
-        parts = _split(layer_specs)
+    return _named(_uniform(layer_specs) or _split(layer_specs), draft_layers)
+
+
+def kind_groups(
+    layer_specs: Mapping[str, KVCacheSpec], draft_layers: Collection[str] = ()
+) -> tuple[KVCacheGroup, ...]:
+    """As `group_layers`, with one group for all layers of equal spec, whatever their number."""
+    return _named(_uniform(layer_specs) or _split(layer_specs, size=len(layer_specs)), draft_layers)
+
+
+Parts: TypeAlias = list[tuple[KVCacheSpec, tuple[str, ...]]]
+
+
+def _uniform(layer_specs: Mapping[str, KVCacheSpec]) -> Parts:
+    """All layers in one group if they are of one uniform type, else nothing."""
+    if not is_uniform(layer_specs):
+        return []
+    return [(max(layer_specs.values(), key=lambda spec: spec.page_bytes), tuple(layer_specs))]
+
+
+def _named(parts: Parts, draft_layers: Collection[str]) -> tuple[KVCacheGroup, ...]:
     total = Counter(_kind(spec) for spec, _ in parts)
     seen: Counter[str] = Counter()
     groups = []
@@ -48,12 +65,13 @@ def group_size(bucket_sizes: Sequence[int]) -> int:
     return largest if largest < 1.5 * smallest else smallest
 
 
-def _split(layer_specs: Mapping[str, KVCacheSpec]) -> list[tuple[KVCacheSpec, tuple[str, ...]]]:
+def _split(layer_specs: Mapping[str, KVCacheSpec], size: int | None = None) -> Parts:
+    """Layers of equal spec in groups of at most ``size``, by default `group_size`."""
     buckets: dict[KVCacheSpec, list[str]] = {}
     for layer, spec in layer_specs.items():
         buckets.setdefault(spec, []).append(layer)
-    size = group_size([len(layers) for layers in buckets.values()])
-    parts: list[tuple[KVCacheSpec, tuple[str, ...]]] = []
+    size = size or group_size([len(layers) for layers in buckets.values()])
+    parts: Parts = []
     for spec, layers in buckets.items():
         stride = -(-len(layers) // size)
         parts.extend((spec, tuple(layers[start::stride])) for start in range(stride))

@@ -25,7 +25,7 @@ def unify_pages(
 
     If all layers have one spec or are of one uniform type (`is_uniform`), nothing changes.
     """
-    specs = {layer: _cover_request(spec, max_model_len) for layer, spec in layer_specs.items()}
+    specs = {layer: cover_request(spec, max_model_len) for layer, spec in layer_specs.items()}
     if len(set(specs.values())) == 1 or is_uniform(specs):
         return specs
     specs = _fit_states(specs, page_multiple)
@@ -50,7 +50,7 @@ def _grows(spec: KVCacheSpec) -> bool:
     return double.unpadded_page_bytes > spec.unpadded_page_bytes
 
 
-def _cover_request(spec: KVCacheSpec, max_model_len: int) -> KVCacheSpec:
+def cover_request(spec: KVCacheSpec, max_model_len: int) -> KVCacheSpec:
     """A state that is never reused needs no block boundaries: one block covers the longest request."""
     if spec.cacheable or _grows(spec):
         return spec

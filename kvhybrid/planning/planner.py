@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import TypeAlias
 
 from kvhybrid.cache.config import KVCacheConfig
 from kvhybrid.planning.error import PlanningError
-from kvhybrid.planning.grouping import group_layers
-from kvhybrid.planning.pages import unify_pages
+from kvhybrid.planning.layouts import layouts
+from kvhybrid.planning.layouts.base import Arrangement, MemoryLayout
+from kvhybrid.planning.layouts.padded import PaddedLayout
 from kvhybrid.planning.plan import CachePlan
-from kvhybrid.planning.sizing import longest_model_len, request_blocks
+from kvhybrid.planning.sizing import longest_in, request_blocks
+from kvhybrid.plugins import Choice
 from kvhybrid.specs import KVCacheSpec
+
+LayoutChoice: TypeAlias = MemoryLayout | Choice
+"""A layout, or a choice that creates one without arguments."""
 
 
 def plan_cache(
@@ -25,10 +32,14 @@ def plan_cache(
     draft_layers: Collection[str] = (),
     hash_block_size: int | None = None,
     max_encoder_tokens: int | None = None,
+    most_requests: int | None = None,
+    layout: LayoutChoice = "padded",
 ) -> CachePlan:
     """Plan the cache of a model with ``layer_specs``, in the order of its layers.
 
-    The pool has ``num_blocks`` blocks, or as many as fit in ``memory_bytes``; exactly one of the two is given.
+    The pool takes ``memory_bytes``, or the bytes of ``num_blocks`` blocks of the padded layout, so that layouts
+    are compared at equal memory; exactly one of the two is given. It takes no more than ``most_requests`` requests
+    of ``max_model_len`` tokens need. ``layout`` is a registered memory layout, ``module:Class``, or an object.
     ``page_multiple`` is the number of tokens that the attention kernel needs the block size to be a multiple of;
     it is used only if planning has to raise a block size to fit a state. Groups of ``draft_layers`` are marked as
     read by a draft model. ``hash_block_size`` is the number of tokens per prefix key. ``max_encoder_tokens`` sizes
@@ -46,16 +57,56 @@ def plan_cache(
         max_encoder_tokens=max_encoder_tokens,
     )
     _check_layers(layer_specs, draft_layers)
-    specs = unify_pages(layer_specs, page_multiple=page_multiple, max_model_len=max_model_len)
-    groups = group_layers(specs, draft_layers)
-    tensors = tuple(specs[layer].page_bytes for layer in max((group.layers for group in groups), key=len))
-    config = KVCacheConfig(
-        groups, _pool_size(memory_bytes, num_blocks, sum(tensors)), hash_block_size, context_parallel
+    chosen = as_layout(layout)
+    arranged = chosen.arrange(
+        layer_specs, page_multiple=page_multiple, max_model_len=max_model_len, draft_layers=draft_layers
     )
+    config = KVCacheConfig(arranged.groups, 1, hash_block_size, context_parallel)
     blocks = request_blocks(config, max_model_len, max_in_flight_tokens, max_encoder_tokens)
-    plan = CachePlan(config, specs, tensors, blocks, max_model_len, max_in_flight_tokens)
-    _check_fit(plan, max_encoder_tokens)
+    memory = _memory(memory_bytes, num_blocks, padded_block_bytes(layer_specs, page_multiple, max_model_len))
+    if most_requests is not None:
+        memory = min(memory, chosen.bytes_for(arranged, blocks, most_requests))
+    division = chosen.divide(arranged, memory, blocks)
+    plan = CachePlan(
+        replace(config, num_blocks=division.num_blocks, pools=division.pools),
+        arranged.specs,
+        arranged.block_bytes,
+        division,
+        blocks,
+        max_model_len,
+        max_in_flight_tokens,
+    )
+    if not division.has_room(blocks):
+        raise PlanningError(_too_long(plan, chosen, arranged, memory, max_encoder_tokens))
     return plan
+
+
+def longest_planned(
+    layer_specs: Mapping[str, KVCacheSpec],
+    *,
+    memory_bytes: int,
+    max_model_len: int,
+    max_in_flight_tokens: int,
+    page_multiple: int = 16,
+    layout: LayoutChoice = "padded",
+) -> int:
+    """The longest request, at most ``max_model_len`` tokens, for which `plan_cache` has enough memory; 0 for
+    none."""
+    chosen = as_layout(layout)
+    arranged = chosen.arrange(layer_specs, page_multiple=page_multiple, max_model_len=max_model_len)
+    config = KVCacheConfig(arranged.groups, 1)
+    return longest_in(chosen, arranged, config, memory_bytes, max_model_len, max_in_flight_tokens, None)
+
+
+def as_layout(layout: LayoutChoice) -> MemoryLayout:
+    """The layout itself: a name or ``module:Class`` is looked up, with its default parameters."""
+    return layout if isinstance(layout, MemoryLayout) else layouts.maker(layout)()
+
+
+def padded_block_bytes(layer_specs: Mapping[str, KVCacheSpec], page_multiple: int, max_model_len: int) -> int:
+    """Bytes of a block in the padded layout, the unit in which a pool is given a number of blocks."""
+    arranged = PaddedLayout().arrange(layer_specs, page_multiple=page_multiple, max_model_len=max_model_len)
+    return arranged.block_bytes[0]
 
 
 def _check_limits(**limits: int | None) -> None:
@@ -72,30 +123,40 @@ def _check_layers(layer_specs: Mapping[str, KVCacheSpec], draft_layers: Collecti
         raise PlanningError(f"draft_layers names layers without a spec: {', '.join(unknown)}")
 
 
-def _pool_size(memory_bytes: int | None, num_blocks: int | None, bytes_per_block: int) -> int:
-    """Blocks of the pool, at least the null block and one more."""
+def _memory(memory_bytes: int | None, num_blocks: int | None, bytes_per_block: int) -> int:
+    """Bytes of the pool."""
     if memory_bytes is not None and num_blocks is None:
-        blocks, offered = memory_bytes // bytes_per_block, f"{memory_bytes} bytes"
-    elif num_blocks is not None and memory_bytes is None:
-        blocks, offered = num_blocks, f"num_blocks = {num_blocks}"
-    else:
+        return memory_bytes
+    if num_blocks is None or memory_bytes is not None:
         raise PlanningError("give memory_bytes or num_blocks: exactly one of the two")
-    if blocks < 2:
+    if num_blocks < 2:
         raise PlanningError(
-            f"no memory for the cache: {offered} has no room for a block in addition to the null block; "
-            f"a block takes {bytes_per_block} bytes"
+            f"no memory for the cache: num_blocks = {num_blocks} has no room for a block in addition to the null "
+            f"block; a block takes {bytes_per_block} bytes"
         )
-    return blocks
+    return num_blocks * bytes_per_block
 
 
-def _check_fit(plan: CachePlan, max_encoder_tokens: int | None) -> None:
-    needed, usable = sum(plan.blocks_per_request), plan.num_blocks - 1
-    if needed <= usable:
-        return
-    longest = longest_model_len(plan.config, plan.max_model_len, plan.max_in_flight_tokens, max_encoder_tokens)
+def _too_long(
+    plan: CachePlan,
+    layout: MemoryLayout,
+    arranged: Arrangement,
+    memory: int,
+    max_encoder_tokens: int | None,
+) -> str:
+    """The message for a request of ``plan.max_model_len`` tokens that does not fit."""
+    limit, in_flight = plan.max_model_len, plan.max_in_flight_tokens
+    longest = longest_in(layout, arranged, plan.config, memory, limit, in_flight, max_encoder_tokens)
     shorter = f"Lower max_model_len to {longest} (estimated)" if longest else "No shorter request fits"
-    raise PlanningError(
-        f"one request of {plan.max_model_len} tokens needs {needed} blocks and the null block; "
-        f"the pool has {plan.num_blocks}.\n"
-        f"{shorter}, or give the cache {(needed + 1) * plan.bytes_per_block} bytes (num_blocks = {needed + 1})."
+    needed = layout.bytes_for(arranged, plan.blocks_per_request)
+    if plan.config.pools is None:
+        blocks = needed // plan.bytes_per_block
+        return (
+            f"one request of {limit} tokens needs {blocks - 1} blocks and the null block; "
+            f"the pool has {plan.num_blocks}.\n"
+            f"{shorter}, or give the cache {needed} bytes (num_blocks = {blocks})."
+        )
+    return (
+        f"one request of {limit} tokens needs {needed} bytes in this layout; the pool has {memory}.\n"
+        f"{shorter}, or give the cache {needed} bytes."
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kvhybrid.cache.config import KVCacheConfig
+from kvhybrid.planning.layouts.base import Arrangement, MemoryLayout
 
 
 def request_blocks(
@@ -32,15 +35,41 @@ def longest_model_len(
     max_in_flight_tokens: int,
     max_encoder_tokens: int | None = None,
 ) -> int:
-    """The longest request, at most ``max_model_len`` tokens, that fits in the pool; 0 if not even one token fits.
+    """The longest request, at most ``max_model_len`` tokens, that fits in the pool; 0 if no token does."""
 
-    Found by bisection: a longer request never takes fewer blocks.
-    """
-    low, high = 0, max_model_len
+    def fits(length: int) -> bool:
+        blocks = request_blocks(config, length, max_in_flight_tokens, max_encoder_tokens)
+        if config.pools is not None:
+            return config.pools.has_room(blocks)
+        return sum(blocks) <= config.num_blocks - 1
+
+    return _longest(fits, max_model_len)
+
+
+def longest_in(
+    layout: MemoryLayout,
+    arrangement: Arrangement,
+    config: KVCacheConfig,
+    memory_bytes: int,
+    max_model_len: int,
+    max_in_flight_tokens: int,
+    max_encoder_tokens: int | None,
+) -> int:
+    """As `longest_model_len`, of a memory that ``layout`` divides for the length in question."""
+
+    def fits(length: int) -> bool:
+        blocks = request_blocks(config, length, max_in_flight_tokens, max_encoder_tokens)
+        return layout.bytes_for(arrangement, blocks) <= memory_bytes
+
+    return _longest(fits, max_model_len)
+
+
+def _longest(fits: Callable[[int], bool], limit: int) -> int:
+    """The highest number up to ``limit`` that fits, by bisection: a longer request never takes fewer blocks."""
+    low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2
-        needed = sum(request_blocks(config, middle, max_in_flight_tokens, max_encoder_tokens))
-        if needed <= config.num_blocks - 1:
+        if fits(middle):
             low = middle
         else:
             high = middle - 1

@@ -25,7 +25,7 @@ def plot_plan(name: str, plan: CachePlan, twin: CachePlan | None, place: Path) -
         bands = [[found[i].num_bytes / MIB for found in by_length] for i in range(len(kinds))]
         axes.stackplot(lengths, bands, colors=colours, labels=kinds, linewidth=0)
         if twin is not None:
-            full = [sum(blocks_held(twin, length)) * twin.bytes_per_block / MIB for length in lengths]
+            full = [twin.request_bytes(blocks_held(twin, length)) / MIB for length in lengths]
             axes.plot(lengths, full, color=INK, linewidth=1.2, linestyle=(0, (4, 2)), label="all full attention")
         axes.set_xlim(lengths[0], max(lengths[-1], lengths[0] + 1))
         axes.set_ylim(0)

@@ -72,7 +72,7 @@ class PlanSummary:
             {
                 "tokens": length,
                 "requests_at_once": requests_at_once(plan, length),
-                "bytes_per_request": sum(blocks_held(plan, length)) * plan.bytes_per_block,
+                "bytes_per_request": plan.request_bytes(blocks_held(plan, length)),
             }
             for length in lengths
         ]
@@ -125,4 +125,4 @@ class PlanSummary:
     def bytes_per_token(self) -> float:
         """Bytes per token of a request of the maximum length."""
         plan = self.plan
-        return sum(plan.blocks_per_request) * plan.bytes_per_block / plan.max_model_len
+        return plan.request_bytes(plan.blocks_per_request) / plan.max_model_len

@@ -93,7 +93,10 @@ def _draw_blocks(axes: Axes, history: History, summary: RunSummary) -> None:
     pale = [_paler(colour, REUSABLE_SHADE) for colour in full]
     layers: list[Series] = [[column[i].blocks_live for column in columns] for i in everyone]
     layers += [[column[i].blocks_reusable for column in columns] for i in everyone]
-    layers.append([max(0, summary.cache.num_blocks - sum(taken)) for taken in zip(*layers, strict=True)])
+    taken = [sum(column) for column in zip(*layers, strict=True)]
+    # With a pool for each kind, a unit of memory may hold several blocks.
+    most = max(summary.cache.num_blocks, *taken)
+    layers.append([most - count for count in taken])
     kinds = [group.kind for group in summary.groups]
     words = [f"{kind}: live" for kind in kinds] + [f"{kind}: reusable" for kind in kinds]
     # matplotlib omits labels that start with an underscore from a legend: one entry per kind is enough.
@@ -105,7 +108,7 @@ def _draw_blocks(axes: Axes, history: History, summary: RunSummary) -> None:
         labels=[*labels, "free"],
         linewidth=0,
     )
-    axes.set_ylim(0, summary.cache.num_blocks)
+    axes.set_ylim(0, most)
     axes.set_xlim(steps[0], max(steps[-1], steps[0] + 1))
     axes.set_ylabel("blocks of the pool", color=INK)
     place_legend(axes, reverse=True)

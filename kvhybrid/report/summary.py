@@ -55,6 +55,8 @@ class RunSummary:
     """How well the model predicted a text with this cache; None if not measured."""
     plan: PlanFigures | None = None
     """What the pool holds."""
+    memory: Mapping[str, float] = field(default_factory=dict)
+    """The figures of `kvhybrid.planning.memory_meter.MemoryMeter`."""
 
     @property
     def hit_rate(self) -> float:
@@ -75,6 +77,7 @@ class RunSummary:
             "seconds": self.seconds,
             "tokens_per_second": self.output_tokens / self.seconds if self.seconds else 0.0,
             **self.cache.metrics(),
+            **self.memory,
             **(self.quality.metrics() if self.quality else {}),
         }
 

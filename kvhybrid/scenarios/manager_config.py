@@ -28,6 +28,8 @@ def config_of(manager: KVCacheManager) -> dict[str, Any]:
     own = [group.name for group in config.groups if group.private_blocks]
     if own:
         raise ValueError(f"group {own[0]!r} has a pool of its own; a scenario knows one pool for all groups")
+    if config.pools is not None:
+        raise ValueError("this layout has a pool for each kind of block; a scenario knows one pool for all groups")
     most = coordinator.groups.max_in_flight_tokens
     content = {
         "hash_block_size": config.hash_block_size,

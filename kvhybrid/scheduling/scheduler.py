@@ -245,12 +245,12 @@ class Scheduler(BaseScheduler):
         self.waiting.popleft()
         self._finish(request)
         needed = self.cache.blocks_to_finish(request, self._num_step_tokens(request, 0, self.max_batched_tokens))
-        usable = [pool.num_blocks - 1 for pool in self.cache.coordinator.pools]
-        short = [pair for pair in zip(needed, usable, strict=True) if pair[0] > pair[1]]
-        need, have = short[0] if short else (needed[0], usable[0])
+        need, have = self.cache.coordinator.groups.shortage(needed)
+        pools = self.cache.config.pools
+        units = pools.unit if pools is not None else "blocks"
         raise CapacityError(
             request.request_id,
             f"request {request.request_id!r} can never fit: its {request.num_tokens} tokens need {need} "
-            f"blocks over {len(self.cache.config.groups)} groups, and the whole pool has {have}; "
-            f"give the pool more blocks, or the request fewer tokens",
+            f"{units} over {len(self.cache.config.groups)} groups, and the whole pool has {have}; "
+            f"give the pool more {units}, or the request fewer tokens",
         )

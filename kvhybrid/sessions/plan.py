@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kvhybrid.errors import InputError, OutputError
-from kvhybrid.planning import CachePlan, PlanningError, longest_model_len, plan_cache
+from kvhybrid.planning import CachePlan, PlanningError, longest_planned, plan_cache
 from kvhybrid.planning.capacity import all_full
 from kvhybrid.planning.gpu import cache_bytes
 from kvhybrid.planning.rules import CacheOptions, layer_specs
@@ -19,7 +18,6 @@ from kvhybrid.run_folder import SUMMARY, RunFolder
 from kvhybrid.sessions.invocation import Invocation
 from kvhybrid.sessions.plan_settings import AUTO, PlanSettings
 from kvhybrid.sessions.provenance import provenance
-from kvhybrid.settings.values import MOST_BLOCKS
 from kvhybrid.specs import KVCacheSpec
 from kvhybrid.specs.dtypes import dtype_bytes
 
@@ -114,7 +112,17 @@ def _planned(
         raise PlanningError("max_model_len is missing: the model's config has no maximum length")
     shorter = None
     if settings.max_model_len is None:
-        roomy = plan_cache(specs, num_blocks=MOST_BLOCKS, max_model_len=wanted, max_in_flight_tokens=in_flight)
-        config_here = replace(roomy.config, num_blocks=memory // roomy.bytes_per_block)
-        shorter = longest_model_len(config_here, wanted, in_flight)
-    return plan_cache(specs, memory_bytes=memory, max_model_len=shorter or wanted, max_in_flight_tokens=in_flight)
+        shorter = longest_planned(
+            specs,
+            memory_bytes=memory,
+            max_model_len=wanted,
+            max_in_flight_tokens=in_flight,
+            layout=settings.layout,
+        )
+    return plan_cache(
+        specs,
+        memory_bytes=memory,
+        max_model_len=shorter or wanted,
+        max_in_flight_tokens=in_flight,
+        layout=settings.layout,
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kvhybrid.planning.layouts.base import MemoryLayout
+from kvhybrid.planning.layouts.padded import PaddedLayout
 from kvhybrid.settings.cache import MOST_BYTES, read_bytes_of
 from kvhybrid.settings.model import ModelSettings
 from kvhybrid.settings.values import MOST, MOST_SEED, at_least
@@ -32,6 +34,7 @@ class PlanSettings:
 
     model: ModelSettings
     pool: PlanPool = field(default_factory=PlanPool)
+    layout: MemoryLayout = field(default_factory=PaddedLayout)
     gpu: str | None = None
     utilization: float = 0.92
     weights: str = AUTO

@@ -12,6 +12,7 @@ from kvhybrid.errors import InputError
 from kvhybrid.managers.eviction import orders
 from kvhybrid.managers.retention import retention_policies
 from kvhybrid.planning import CachePlan, plan_cache
+from kvhybrid.planning.memory_meter import MemoryMeter
 from kvhybrid.plugins import path_of
 from kvhybrid.replay.loop import ReplayLoop
 from kvhybrid.replay.prefix_keys import PrefixKeys
@@ -70,6 +71,7 @@ def build_plan(settings: ReplaySettings, requests: Sequence[TraceRequest]) -> Ca
             max_model_len=limit,
             max_in_flight_tokens=settings.scheduler.max_batched_tokens,
             hash_block_size=settings.pool.hash_block_size,
+            layout=settings.layout,
         )
         at_least("the pool's number of blocks", plan.config.num_blocks, 2, MOST_BLOCKS)
     except (ValueError, MemoryError) as error:
@@ -133,6 +135,7 @@ class _ReplaySession(Session[ReplaySummary]):
         )
         self.settings = settings
         self.plan = PlanFigures.from_plan(plan)
+        self.memory = MemoryMeter(plan)
         self.trace = trace
         self.bounds = bounds
         self.curve = curve
@@ -175,7 +178,9 @@ class _ReplaySession(Session[ReplaySummary]):
         self.sampled_at, self.sampled_steps = now, loop.num_steps
         self.sampled_tokens, self.sampled_output = loop.scheduled_tokens, loop.output_tokens
         self.history.add(stats)
-        self.trackers.log(stats.step, {**stats.metrics(), **self.recent_rates.add(stats.cache)})
+        self.trackers.log(
+            stats.step, {**stats.metrics(), **self.recent_rates.add(stats.cache), **self.memory.add(stats.cache)}
+        )
         progress.update(stats, loop.num_finished)
 
     def summarize(self, **ending: Any) -> ReplaySummary:
@@ -189,6 +194,7 @@ class _ReplaySession(Session[ReplaySummary]):
             steps=loop.num_steps,
             preemptions=loop.scheduler.num_preemptions,
             plan=self.plan,
+            memory=self.memory.figures(),
             bounds=self.bounds if loop.num_finished == self.num_requests else {},
             skipped_rows=self.trace.skipped,
             modelled={"seconds": loop.clock, **loop.first_tokens.figures()},

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvhybrid.planning.layouts.base import MemoryLayout
+from kvhybrid.planning.layouts.padded import PaddedLayout
 from kvhybrid.replay.arrivals import ArrivalProcess
 from kvhybrid.replay.bounds import LEVELS
 from kvhybrid.replay.cost import CostModel, LinearCost
@@ -29,6 +31,7 @@ class ReplaySettings:
     )
     eviction: EvictionSettings = field(default_factory=EvictionSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
+    layout: MemoryLayout = field(default_factory=PaddedLayout)
     tracking: dict[str, Tracker] = field(default_factory=dict)
     name: str = "replay"
     objective: str = "hit_rate"

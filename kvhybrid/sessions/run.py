@@ -13,6 +13,7 @@ from kvhybrid.errors import InputError
 from kvhybrid.managers.eviction import orders
 from kvhybrid.managers.retention import retention_policies
 from kvhybrid.planning import PlanningError
+from kvhybrid.planning.memory_meter import MemoryMeter
 from kvhybrid.plugins import PluginError, path_of
 from kvhybrid.report.answers import print_answers, to_json_lines
 from kvhybrid.report.plan_figures import PlanFigures
@@ -108,6 +109,7 @@ def build_engine(settings: RunSettings, cache_manager: Callable[..., KVCacheMana
             retention=retention_policies.maker(settings.retention.kind, **settings.retention.parameters),
             eviction=orders.maker(settings.eviction.kind, **settings.eviction.parameters),
             scheduler=schedulers.maker(settings.scheduler.kind, **settings.scheduler.parameters),
+            layout=settings.layout,
             eos_token_id=settings.workload.end_token_ids,
             device=settings.device,
             cache_manager=cache_manager,
@@ -239,6 +241,7 @@ class _RunSession(Session[RunSummary]):
         self.outputs: dict[str, list[int]] = {}
         self.failures: dict[str, str] = {}
         self.cache = engine.stats()
+        self.memory = MemoryMeter(engine.plan)
         self.num_sent = self.num_finished = self.prompt_tokens = self.output_tokens = 0
 
     def send_ready(self) -> None:
@@ -295,7 +298,7 @@ class _RunSession(Session[RunSummary]):
         self.cache = output.stats.cache
         self.history.add(output.stats)
         recent = self.recent_rates.add(output.stats.cache)
-        self.trackers.log(output.stats.step, {**output.stats.metrics(), **recent})
+        self.trackers.log(output.stats.step, {**output.stats.metrics(), **recent, **self.memory.add(self.cache)})
         progress.update(output.stats, self.num_finished)
 
     def summarize(self, **ending: Any) -> RunSummary:
@@ -310,6 +313,7 @@ class _RunSession(Session[RunSummary]):
             preemptions=self.history.preemptions,
             quality=self.quality,
             plan=PlanFigures.from_plan(self.engine.plan),
+            memory=self.memory.figures(),
             **ending,
         )
 

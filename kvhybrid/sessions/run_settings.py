@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kvhybrid.engine.quality import QualitySettings
+from kvhybrid.planning.layouts.base import MemoryLayout
+from kvhybrid.planning.layouts.padded import PaddedLayout
 from kvhybrid.settings.backends import BackendSettings
 from kvhybrid.settings.cache import EvictionSettings, PoolSettings, RetentionSettings, SchedulerSettings
 from kvhybrid.settings.model import ModelSettings
@@ -39,6 +41,7 @@ class RunSettings:
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     eviction: EvictionSettings = field(default_factory=EvictionSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
+    layout: MemoryLayout = field(default_factory=PaddedLayout)
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     quality: QualitySettings = field(default_factory=QualitySettings)
     backends: BackendSettings = field(default_factory=BackendSettings)

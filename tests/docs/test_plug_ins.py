@@ -165,6 +165,7 @@ def test_a_run_is_made_of_them(installed: Path) -> None:
     config = OmegaConf.load(folder / "config.yaml")
     assert config.eviction == {"kind": "most_recent", "spared": 2}
     assert config.retention == {"kind": "system_prompt", "interval": 0, "tokens": 32}
+    assert config.layout.kind == "equal_parts"
     assert config.model.model_type == "halved_gemma"
     assert [config[key].kind for key in ("model", "workload", "scheduler")] == [
         "halved_tiny",

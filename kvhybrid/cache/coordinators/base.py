@@ -11,6 +11,7 @@ from kvhybrid.cache.blocks import KVCacheBlocks, PrefixHit
 from kvhybrid.cache.config import KVCacheConfig
 from kvhybrid.cache.coordinators.allocation import NO_HEADROOM, Allocation, Headroom, Refusal
 from kvhybrid.cache.coordinators.groups import Groups
+from kvhybrid.cache.coordinators.pooled_groups import PooledGroups
 from kvhybrid.cache.coordinators.request_tables import RequestTables
 from kvhybrid.cache.coordinators.roll_back import go_back, mark, recount
 from kvhybrid.cache.coordinators.whole_request import WholeRequest
@@ -55,7 +56,8 @@ class KVCacheCoordinator:
         self.hash_unit = config.hash_unit
         self.sub_block_hits = self._sub_block_hits()
         self.alignment = self.hash_unit if self.sub_block_hits else config.scheduler_block_size
-        self.groups = Groups(
+        groups: type[Groups] = Groups if config.pools is None else PooledGroups
+        self.groups = groups(
             config,
             orders.maker(eviction),
             self.retention,
@@ -67,7 +69,7 @@ class KVCacheCoordinator:
         self.whole_request = WholeRequest(self.groups)
         self.managers, self.pools, self.place = self.groups.managers, self.groups.pools, self.groups.place
         self.pool = self.pools[0]
-        self.index = PrefixIndex(room=max(1 << 16, 4 * config.num_blocks))
+        self.index = PrefixIndex(room=max(1 << 16, 4 * max([pool.num_blocks for pool in self.pools])))
         for pool in self.pools:
             pool.info.index, pool.info.unit = self.index, self.hash_unit
             pool.info.specs = tuple(group.spec for group in config.groups)

@@ -17,6 +17,7 @@ from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.base import SingleTypeKVCacheManager
 from kvhybrid.managers.eviction.base import MakeOrder
 from kvhybrid.managers.growth import Growth
+from kvhybrid.managers.kernel.plain import REUSABLE
 from kvhybrid.managers.pool.block_pool import BlockPool
 from kvhybrid.managers.registry import manager_of
 from kvhybrid.managers.retention.base import Retention
@@ -49,18 +50,18 @@ class Groups:
         """``alignment`` and ``sub_block_hits`` are those of `GroupRules`."""
         self.max_model_len = max_model_len
         self.max_in_flight_tokens = max_in_flight_tokens
+        self.config = config
         num_groups = len(config.groups)
-        self.pools = [BlockPool(config.num_blocks, num_groups, order)]
+        self.pools: list[BlockPool] = []
         """The shared pool first."""
         self.managers: list[SingleTypeKVCacheManager] = []
         self.pool_of: list[int] = []
         """For every manager, the index of its pool."""
         self.place: list[tuple[int, int]] = [(0, 0)] * num_groups
         """For every group, its manager and its row in that manager's tables."""
+        self._make_pools(order)
         for members in config.lockstep():
-            spec, private = config.groups[members[0]].spec, config.groups[members[0]].private_blocks
-            if private:
-                self.pools.append(BlockPool(private, num_groups, order))
+            spec, pool = config.groups[members[0]].spec, self.pool_of[len(self.managers)]
             rules = GroupRules(
                 groups=members,
                 block_size=config.block_size_of(spec),
@@ -72,9 +73,7 @@ class Groups:
             )
             for i, g in enumerate(members):
                 self.place[g] = (len(self.managers), i)
-            pool = len(self.pools) - 1 if private else 0
             self.managers.append(manager_of(type(spec))(spec, self.pools[pool], rules))
-            self.pool_of.append(pool)
         self.encodes = [manager.spec.source == "encoder" for manager in self.managers]
         """For every manager, whether its blocks hold the encoder's tokens."""
         self.taken: list[list[IntArray]] = [[] for _ in self.pools]
@@ -89,6 +88,16 @@ class Groups:
         """Every pool, the blocks taken from it by the current call, and its users: batch, manager, groups."""
         self._no_rows: list[IntArray] = [NO_ROWS] * len(self.batches)
         """What `_take` returns if no blocks are needed."""
+
+    def _make_pools(self, order: MakeOrder) -> None:
+        """Create ``pools`` and ``pool_of``."""
+        num_groups = len(self.config.groups)
+        self.pools.append(BlockPool(self.config.num_blocks, num_groups, order))
+        for members in self.config.lockstep():
+            private = self.config.groups[members[0]].private_blocks
+            self.pool_of.append(len(self.pools) if private else 0)
+            if private:
+                self.pools.append(BlockPool(private, num_groups, order))
 
     def _batches(self) -> list[tuple[int, slice]]:
         runs: list[tuple[int, slice]] = []
@@ -105,6 +114,28 @@ class Groups:
     def pool_of_group(self, group: int) -> BlockPool:
         """The pool that the blocks of ``group`` come from."""
         return self.pools[self.pool_of[self.place[group][0]]]
+
+    @property
+    def num_free(self) -> int:
+        """Blocks of the shared pool that no request holds, cached ones included."""
+        return self.pools[0].num_free
+
+    @property
+    def usage(self) -> float:
+        """Share of what `num_free` counts that requests hold, 0 to 1."""
+        usable = self.config.num_usable
+        return 1.0 - self.num_free / usable if usable else 0.0
+
+    def unused(self) -> list[int]:
+        """Per pool, the free blocks without a key that only its own groups can take."""
+        shared: list[int] = [0]
+        return shared + [pool.num_free - int(pool.counts[REUSABLE].sum()) for pool in self.pools[1:]]
+
+    def shortage(self, need: list[int]) -> tuple[int, int]:
+        """What a request that takes ``need`` blocks of the pools needs, and what an empty cache has."""
+        pairs = [(count, pool.num_blocks - 1) for count, pool in zip(need, self.pools, strict=True)]
+        short = [pair for pair in pairs if pair[0] > pair[1]]
+        return short[0] if short else pairs[0]
 
     # ---- an allocation: free, count, commit
 
@@ -244,6 +275,14 @@ class Groups:
         if not self._has_copies():
             return []
         return [pair for c, i in self.place for pair in self.managers[c].pending_copies[i]]
+
+    def copies_by_pool(self) -> list[list[tuple[int, int]]]:
+        """`pending_copies`, a list for each pool, since pools have ids of their own."""
+        found: list[list[tuple[int, int]]] = [[] for _ in self.pools]
+        if self._has_copies():
+            for c, i in self.place:
+                found[self.pool_of[c]] += self.managers[c].pending_copies[i]
+        return found
 
     def _has_copies(self) -> bool:
         """Whether copies are pending: groups in lockstep have equally many."""

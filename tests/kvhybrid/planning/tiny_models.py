@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from runs.models.small import FULL, HYBRIDS, REFUSED, WINDOW, tiny_config, tiny_model
+from runs.models.small import DELTA, FULL, HYBRIDS, ONE_GROUP, REFUSED, WINDOW, tiny_config, tiny_model
 
-__all__ = ["FULL", "HYBRIDS", "REFUSED", "WINDOW", "tiny_config", "tiny_model", "wrapper_of"]
+__all__ = ["DELTA", "FULL", "HYBRIDS", "ONE_GROUP", "REFUSED", "WINDOW", "tiny_config", "tiny_model", "wrapper_of"]
 
 
 def wrapper_of(config: Any) -> dict[str, Any]:

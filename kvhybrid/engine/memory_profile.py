@@ -130,7 +130,7 @@ def profile_memory(
     activations = 0
     for num_requests in sorted({1, min(max_num_seqs, max_batched_tokens)}):
         length = max(min(max_batched_tokens // num_requests, longest - 1), 1)
-        engine = _engine(model, device, num_requests, length, block_size)
+        engine = _engine(model, device, num_requests, length, longest, block_size)
         memory.restart_peak()
         engine.step()
         activations = max(activations, memory.peak() - weights - engine.pool.num_bytes)
@@ -138,23 +138,33 @@ def profile_memory(
 
 
 def _engine(
-    model: HybridModel, device: torch.device | str, num_requests: int, length: int, block_size: int
+    model: HybridModel, device: torch.device | str, num_requests: int, length: int, longest: int, block_size: int
 ) -> Engine:
-    """An engine with ``num_requests`` prompts of ``length`` tokens to compute, and with a pool for just these."""
-    plan = plan_cache(
-        model.layer_specs(block_size, next(model.parameters()).dtype),
-        num_blocks=MOST_BLOCKS,
-        max_model_len=length + 1,
-        max_in_flight_tokens=num_requests * length,
-        page_multiple=block_size,
-    )
+    """An engine with ``num_requests`` prompts of ``length`` tokens to compute.
+
+    Its pool has room for just these and one of ``longest`` tokens, which sizes the block tables.
+    """
+    specs = model.layer_specs(block_size, next(model.parameters()).dtype)
+    tokens = num_requests * length
+    blocks = [
+        sum(
+            plan_cache(
+                specs,
+                num_blocks=MOST_BLOCKS,
+                max_model_len=max_model_len,
+                max_in_flight_tokens=tokens,
+                page_multiple=block_size,
+            ).blocks_per_request
+        )
+        for max_model_len in (length + 1, longest)
+    ]
     engine = Engine(
         model,
         block_size=block_size,
-        num_blocks=1 + num_requests * sum(plan.blocks_per_request),
-        max_batched_tokens=num_requests * length,
+        num_blocks=1 + num_requests * blocks[0] + blocks[1],
+        max_batched_tokens=tokens,
         max_num_seqs=num_requests,
-        max_model_len=length + 1,
+        max_model_len=longest,
         enable_prefix_caching=False,
         device=device,
     )

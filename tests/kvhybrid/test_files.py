@@ -48,7 +48,8 @@ def test_a_link_to_a_file_is_followed(key: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     words, name = OUTPUTS[key]
     Path("elsewhere").mkdir()
-    Path("elsewhere", "old").write_text("old\n")
+    old = Path(EXAMPLE).read_text() + "\n"
+    Path("elsewhere", "old").write_text(old)
     Path(name).symlink_to("elsewhere/old")
     for target in ("elsewhere/old", "elsewhere/new"):
         Path(name).unlink()
@@ -56,6 +57,7 @@ def test_a_link_to_a_file_is_followed(key: str, tmp_path: Path, monkeypatch: pyt
         assert main(words(name)) == 0
         assert Path(name).is_symlink()
         assert "steps" in json.loads(Path(target).read_text())
+        assert Path(target).read_text() != old
     assert sorted(place.name for place in Path("elsewhere").iterdir()) == ["new", "old"]
 
 

@@ -19,6 +19,8 @@ from kvhybrid.cache.manager import KVCacheManager
 from kvhybrid.cache.stats import StepStats
 from kvhybrid.cli import VERBS, main
 from kvhybrid.engine.quality import Quality
+from kvhybrid.planning import plan_cache
+from kvhybrid.planning.memory_meter import MemoryMeter
 from kvhybrid.report.summary import RunSummary
 from kvhybrid.sessions.recent_rates import RecentRates
 from kvhybrid.specs import FullAttentionSpec, registry
@@ -157,14 +159,18 @@ def summary_figures() -> set[str]:
     """The names in ``summary.json`` that are not those of the cache."""
     cache = step_stats().cache
     numbers: dict[str, Any] = dict.fromkeys(RunSummary.__dataclass_fields__, 1)
-    figures = RunSummary(**{**numbers, "cache": cache, "failures": {}, "quality": QUALITY}).figures()
+    figures = RunSummary(**{**numbers, "cache": cache, "failures": {}, "memory": {}, "quality": QUALITY}).figures()
     return set(figures) - set(cache.metrics())
 
 
 def test_the_page_of_metrics_has_every_name_and_no_other() -> None:
     names = re.findall(r"^\| `([^`]+/[^`]+)` \|", METRICS_PAGE, flags=re.MULTILINE)
-    recent = RecentRates().add(step_stats().cache)
-    assert sorted(names) == sorted([*step_stats().metrics(), *recent, *QUALITY.metrics()])
+    plan = plan_cache(
+        {"layer": FullAttentionSpec(block_size=4)}, num_blocks=4, max_model_len=8, max_in_flight_tokens=8
+    )
+    cache, memory = step_stats().cache, MemoryMeter(plan)
+    measured = [*RecentRates().add(cache), *memory.add(cache), *memory.figures()]
+    assert sorted(names) == sorted([*step_stats().metrics(), *measured, *QUALITY.metrics()])
 
 
 def test_the_page_of_metrics_has_every_name_of_the_summary() -> None:

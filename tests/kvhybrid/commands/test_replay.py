@@ -127,7 +127,7 @@ def test_a_model_that_retention_cannot_thin_out_is_a_refused_row(
     assert re.search(r"^0 +refused +cache=llama *$", out, re.MULTILINE)
     assert re.search(r"^1 +done +cache=gemma3_27b ", out, re.MULTILINE)
     assert re.search(
-        r"^job 0 refused: retention_interval = 512: .* the groups 'full' \(full\) keep", out, re.MULTILINE
+        r"^job 0 refused: retention.interval = 512: .* the groups 'full' \(full\) keep", out, re.MULTILINE
     )
 
 
@@ -206,7 +206,7 @@ def test_the_page_has_every_name_that_a_replay_adds_and_no_other(tmp_path: Path)
     lines, summary = content(tmp_path)
     known = {*re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs" / "read-the-metrics.md").read_text(), re.MULTILINE)}
     own = {name for name in {*lines[-1], *summary} if not name.startswith("group/")} - known
-    own -= {"name", "overrides", "groups", "request_failures", "tracking_failures"}
+    own -= {"name", "overrides", "groups", "plan", "request_failures", "tracking_failures"}
     section = PAGE.split("## The figures")[1]
     assert set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)) == own
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd, lcm
+from typing import TYPE_CHECKING
 
-from kvhybrid.managers.pool.base import PoolConfig
 from kvhybrid.specs import KVCacheSpec
+
+if TYPE_CHECKING:
+    from kvhybrid.managers.pool.base import PoolConfig
 
 
 class CacheConfigError(ValueError):

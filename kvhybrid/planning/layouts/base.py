@@ -5,12 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from kvhybrid.cache.config import KVCacheGroup
-from kvhybrid.managers.pool.base import PoolConfig
 from kvhybrid.planning.grouping import kind_groups
 from kvhybrid.planning.pages import cover_request
 from kvhybrid.specs import KVCacheSpec
+
+if TYPE_CHECKING:
+    from kvhybrid.managers.pool.base import PoolConfig
 
 
 @dataclass(frozen=True)

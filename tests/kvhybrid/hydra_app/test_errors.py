@@ -65,7 +65,10 @@ MISTAKES = {
         ["pool=gpu", "pool.reserve=some"],
         ["pool.reserve must be a number with B, KB"],
     ),
-    "no such plug-in": (["eviction=wrong"], ["eviction=wrong: no such choice; accepted: lru, module:Class"]),
+    "no such plug-in": (
+        ["eviction=wrong"],
+        ["eviction=wrong: no such choice; accepted: ", "lru, ", ", module:Class"],
+    ),
     "no such backend": (["backends.attention=WRONG"], ["backends.attention: unknown attention backend 'WRONG'"]),
     "no such backend of a checkpoint": (
         ["model=gemma3_bytes", "backends.mamba=WRONG"],

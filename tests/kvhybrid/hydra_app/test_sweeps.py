@@ -94,7 +94,7 @@ def test_every_job_is_a_row_with_its_status_and_reason(
         ["2", "refused", "executor=one_by_one"],
         ["3", "done", "executor=one_by_one"],
     ]
-    assert re.search("job 1 failed: .*:_Crash raises RuntimeError: a bug in the plug-in", printed)
+    assert re.search("job 1 failed: .*:_Crash raises RuntimeError: a bug in the plug-in", "\n".join(printed))
 
 
 @pytest.mark.parametrize("name", [JOBLIB, SUBMITIT])

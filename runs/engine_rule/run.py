@@ -5,7 +5,6 @@ Writes table.md and plot.png, and ends with 1 if a rate is not the expected one.
 
 from __future__ import annotations
 
-import argparse
 import platform
 from collections.abc import Sequence
 from datetime import date
@@ -21,6 +20,7 @@ from kvhybrid.sessions.replay import build_loop
 from kvhybrid.sessions.replay_settings import ReplaySettings
 from kvhybrid.sessions.run_settings import PoolSettings, SchedulerSettings
 from runs.pictures import figure_of, read_table, save
+from runs.recipe import run_recipe
 
 HERE = Path(__file__).parent
 UNLIMITED = 200_000
@@ -91,16 +91,17 @@ def _heading(blocks: int) -> str:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m runs.engine_rule.run", description=__doc__)
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "--traces", type=Path, metavar="FOLDER", help="with conversation_trace.jsonl and synthetic_trace.jsonl"
+    return run_recipe(
+        given,
+        name="engine_rule",
+        description=__doc__,
+        source="--traces",
+        metavar="FOLDER",
+        source_help="with conversation_trace.jsonl and synthetic_trace.jsonl",
+        measure=measure,
+        plot=plot,
+        folder=HERE,
     )
-    source.add_argument("--redraw", action="store_true", help="only draw plot.png from table.md")
-    options = parser.parse_args(given)
-    good = options.redraw or measure(options.traces)
-    plot(HERE)
-    return 0 if good else 1
 
 
 def measure(folder: Path) -> bool:

@@ -5,7 +5,6 @@ Writes table.md and plot.png, and ends with 1 if an expected figure or limit is 
 
 from __future__ import annotations
 
-import argparse
 import platform
 from collections.abc import Sequence
 from datetime import date
@@ -15,6 +14,7 @@ from pathlib import Path
 from kvhybrid.run_folder import RunFolder
 from runs.lifetime.driver import GROUPS, tokens_hit
 from runs.pictures import figure_of, read_table, save
+from runs.recipe import run_recipe
 from runs.speed.side import settle_heap
 from runs.speed.trace import Prompt, read_trace
 
@@ -93,14 +93,17 @@ def plot(folder: Path) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m runs.lifetime.run", description=__doc__)
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--trace", type=Path, metavar="FILE", help="conversation_trace.jsonl")
-    source.add_argument("--redraw", action="store_true", help="only draw plot.png from table.md")
-    options = parser.parse_args(given)
-    good = options.redraw or measure(options.trace)
-    plot(HERE)
-    return 0 if good else 1
+    return run_recipe(
+        given,
+        name="lifetime",
+        description=__doc__,
+        source="--trace",
+        metavar="FILE",
+        source_help="conversation_trace.jsonl",
+        measure=measure,
+        plot=plot,
+        folder=HERE,
+    )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ Writes table.md and plot.png, and ends with 1 if a figure is not the expected on
 
 from __future__ import annotations
 
-import argparse
 import platform
 from collections.abc import Sequence
 from datetime import date
@@ -21,6 +20,7 @@ from kvhybrid.run_folder import RunFolder
 from runs.mooncake_limits.checkpoints import RULES, unlimited
 from runs.mooncake_limits.trace_rule import CACHES, ID_TOKENS, hit_rate
 from runs.pictures import figure_of, read_table, save
+from runs.recipe import run_recipe
 
 HERE = Path(__file__).parent
 BLOCKS = (1_000, 4_000, 8_000, 16_000, 32_000)
@@ -140,16 +140,17 @@ def plot(folder: Path) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m runs.mooncake_limits.run", description=__doc__)
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "--traces", type=Path, metavar="FOLDER", help="with conversation_trace.jsonl and synthetic_trace.jsonl"
+    return run_recipe(
+        given,
+        name="mooncake_limits",
+        description=__doc__,
+        source="--traces",
+        metavar="FOLDER",
+        source_help="with conversation_trace.jsonl and synthetic_trace.jsonl",
+        measure=measure,
+        plot=plot,
+        folder=HERE,
     )
-    source.add_argument("--redraw", action="store_true", help="only draw plot.png from table.md")
-    options = parser.parse_args(given)
-    good = options.redraw or measure(options.traces)
-    plot(HERE)
-    return 0 if good else 1
 
 
 if __name__ == "__main__":

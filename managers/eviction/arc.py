@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.eviction.base import BlockInfo, ReuseOrder
 from kvhybrid.managers.eviction.ghosts import Ghosts
-from kvhybrid.managers.eviction.run_queue import RunQueue, joined
+from kvhybrid.managers.eviction.run_queue import RunQueue, gather
 
 NEW, HIT = 0, 1
 NEITHER: Final = -1
@@ -61,19 +61,19 @@ class ARC(ReuseOrder):
         """`hit` was told before."""
 
     def pop(self, count: int) -> IntArray:
-        taken: list[IntArray] = []
-        while count:
-            spare = self._sizes[NEW] - self.target
-            queue, most = (NEW, spare) if spare > 0 else (HIT, count)
-            if not self._sizes[queue]:
-                queue, most = NEW, count
-            found = self._queues[queue].take(min(most, count))
-            self._sizes[queue] -= len(found)
-            self._ghosts[queue].add(found)
-            self._queue_of[found] = NEITHER
-            taken.append(found)
-            count -= len(found)
-        return joined(taken)
+        return gather(count, self._take)
+
+    def _take(self, count: int) -> IntArray:
+        """Up to ``count`` blocks of the first run of the queue that has more than its share."""
+        spare = self._sizes[NEW] - self.target
+        queue, most = (NEW, spare) if spare > 0 else (HIT, count)
+        if not self._sizes[queue]:
+            queue, most = NEW, count
+        found = self._queues[queue].take(min(most, count))
+        self._sizes[queue] -= len(found)
+        self._ghosts[queue].add(found)
+        self._queue_of[found] = NEITHER
+        return found
 
     def __iter__(self) -> Iterator[int]:
         new, hit = list(self._queues[NEW]), list(self._queues[HIT])

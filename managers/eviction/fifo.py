@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.eviction.base import BlockInfo, ReuseOrder
-from kvhybrid.managers.eviction.run_queue import RunQueue, joined
+from kvhybrid.managers.eviction.run_queue import RunQueue, gather, looked_at
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -42,22 +42,19 @@ class FIFO(ReuseOrder):
         """They keep their places."""
 
     def pop(self, count: int) -> IntArray:
-        taken: list[IntArray] = []
-        while count:
-            found = self._overdue.take(count) if self._overdue.runs else self._take(count)
-            taken.append(found)
-            count -= len(found)
-        ids = joined(taken)
+        ids = gather(count, self._take)
         self._missed[ids] = False
         return ids
 
     def _take(self, count: int) -> IntArray:
-        """Up to ``count`` free blocks of the first run. The held ones before them have missed their turn."""
+        """Up to ``count`` overdue blocks, or free blocks of the first run. The held ones before these have missed
+        their turn."""
+        if self._overdue.runs:
+            return self._overdue.take(count)
         run = self._runs.popleft()
         free = self._release_of[run] > 0
-        places = np.flatnonzero(free)
-        if len(places) > count:
-            end = int(places[count - 1]) + 1
+        end = looked_at(free, count)
+        if end < len(run):
             self._runs.appendleft(run[end:])
             run, free = run[:end], free[:end]
         self._placed[run] = False

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.eviction.base import BlockInfo, ReuseOrder
-from kvhybrid.managers.eviction.run_queue import Run, RunQueue, joined
+from kvhybrid.managers.eviction.run_queue import Run, RunQueue, gather
 from kvhybrid.managers.retention.base import RetainedRequest
 
 TURNS: Final = 15
@@ -177,14 +177,12 @@ class Joint(ReuseOrder):
     # ---- what is reused
 
     def pop(self, count: int) -> IntArray:
-        taken: list[IntArray] = []
-        while count:
-            found = self._first().take(count)
-            taken.append(found)
-            count -= len(found)
-        ids = joined(taken)
+        ids = gather(count, self._take)
         self._turn_of[ids] = 0
         return ids
+
+    def _take(self, count: int) -> IntArray:
+        return self._first().take(count)
 
     def _first(self) -> RunQueue:
         if self._unlikely.runs:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.eviction.base import BlockInfo, ReuseOrder
-from kvhybrid.managers.eviction.run_queue import RunQueue, joined
+from kvhybrid.managers.eviction.run_queue import RunQueue, gather
 
 MOST: Final = 63
 """More hits than this count as this many."""
@@ -38,15 +38,13 @@ class LFU(ReuseOrder):
         """Their entries are stale from now on."""
 
     def pop(self, count: int) -> IntArray:
-        taken: list[IntArray] = []
-        for queue in self._queues:
-            while count and queue.runs:
-                found = queue.take(count)
-                taken.append(found)
-                count -= len(found)
-        ids = joined(taken)
+        ids = gather(count, self._take)
         self._hits[ids] = 0
         return ids
+
+    def _take(self, count: int) -> IntArray:
+        """Up to ``count`` blocks of the first run of those with the fewest hits."""
+        return next(queue for queue in self._queues if queue.runs).take(count)
 
     def __iter__(self) -> Iterator[int]:
         for queue in self._queues:

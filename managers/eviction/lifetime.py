@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.eviction.base import BlockInfo, ReuseOrder
-from kvhybrid.managers.eviction.run_queue import RunQueue, joined
+from kvhybrid.managers.eviction.run_queue import RunQueue, gather
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -49,12 +49,10 @@ class Lifetime(ReuseOrder):
         """Their entries are stale from now on."""
 
     def pop(self, count: int) -> IntArray:
-        taken: list[IntArray] = []
-        while count:
-            found = self._first().take(count)
-            taken.append(found)
-            count -= len(found)
-        return joined(taken)
+        return gather(count, self._take)
+
+    def _take(self, count: int) -> IntArray:
+        return self._first().take(count)
 
     def _first(self) -> RunQueue:
         if self._queue.runs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -79,6 +79,18 @@ class RunQueue:
         self._limit = max(MANY, 2 * self._entries)
 
 
-def joined(parts: list[IntArray]) -> IntArray:
-    """``parts`` in one array."""
+def gather(count: int, take: Callable[[int], IntArray]) -> IntArray:
+    """``count`` blocks, from as many calls of ``take`` as that needs. It gets the number of blocks that are still
+    missing, and returns at most as many."""
+    parts: list[IntArray] = []
+    while count:
+        found = take(count)
+        parts.append(found)
+        count -= len(found)
     return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else EMPTY
+
+
+def looked_at(goes: NDArray[np.bool_], count: int) -> int:
+    """How many blocks of a run to look at until ``count`` of them go; all of them if no more do."""
+    places = np.flatnonzero(goes)
+    return int(places[count - 1]) + 1 if len(places) > count else len(goes)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kvhybrid.managers.arrays import IntArray, int_array
 from kvhybrid.managers.eviction.base import BlockInfo, ReuseOrder
 from kvhybrid.managers.eviction.ghosts import Ghosts
-from kvhybrid.managers.eviction.run_queue import joined
+from kvhybrid.managers.eviction.run_queue import gather, looked_at
 
 SMALL, MAIN = 0, 1
 MOST: Final = 3
@@ -67,20 +67,17 @@ class S3FIFO(ReuseOrder):
         """They keep their places."""
 
     def pop(self, count: int) -> IntArray:
-        taken: list[IntArray] = []
-        while count:
-            spare = self._sizes[SMALL] - self.small
-            if spare > 0:
-                found = self._look(SMALL, spare, count)
-            elif self._looks_at_main(self._sizes, self._kept):
-                found = self._look(MAIN, self._sizes[MAIN], count)
-            else:
-                found = self._look(SMALL, self._sizes[SMALL], count)
-            taken.append(found)
-            count -= len(found)
-        ids = joined(taken)
+        ids = gather(count, self._take)
         self._placed[ids] = False
         return ids
+
+    def _take(self, count: int) -> IntArray:
+        """Up to ``count`` blocks to reuse, of the queue whose turn it is."""
+        spare = self._sizes[SMALL] - self.small
+        if spare > 0:
+            return self._look(SMALL, spare, count)
+        queue = MAIN if self._looks_at_main(self._sizes, self._kept) else SMALL
+        return self._look(queue, self._sizes[queue], count)
 
     @staticmethod
     def _looks_at_main(sizes: Sequence[int], kept: int) -> bool:
@@ -92,10 +89,8 @@ class S3FIFO(ReuseOrder):
         run = self._queues[queue].popleft()
         looked = run[:most]
         goes = (self._release_of[looked] > 0) & (self._hits[looked] == 0)
-        places = np.flatnonzero(goes)
-        if len(places) > count:
-            end = int(places[count - 1]) + 1
-            looked, goes = looked[:end], goes[:end]
+        end = looked_at(goes, count)
+        looked, goes = looked[:end], goes[:end]
         if len(looked) < len(run):
             self._queues[queue].appendleft(run[len(looked) :])
         self._sizes[queue] -= len(looked)

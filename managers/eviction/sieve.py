@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kvhybrid.managers.arrays import IntArray
 from kvhybrid.managers.eviction.base import BlockInfo, ReuseOrder
-from kvhybrid.managers.eviction.run_queue import joined
+from kvhybrid.managers.eviction.run_queue import gather, looked_at
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -42,26 +42,25 @@ class Sieve(ReuseOrder):
         """They keep their places."""
 
     def pop(self, count: int) -> IntArray:
-        taken: list[IntArray] = []
-        while count:
-            if not self._ahead:
-                self._ahead, self._behind = self._behind, self._ahead
-            run = self._ahead.popleft()
-            goes = self._goes(run)
-            places = np.flatnonzero(goes)
-            if len(places) > count:
-                end = int(places[count - 1]) + 1
-                self._ahead.appendleft(run[end:])
-                run, goes = run[:end], goes[:end]
-            stays = run[~goes]
-            if len(stays):
-                self._visited[stays] = False
-                self._behind.append(stays)
-            taken.append(run[goes])
-            count -= len(taken[-1])
-        ids = joined(taken)
+        ids = gather(count, self._take)
         self._placed[ids] = False
         return ids
+
+    def _take(self, count: int) -> IntArray:
+        """Move the hand over the next run, until ``count`` blocks are reused."""
+        if not self._ahead:
+            self._ahead, self._behind = self._behind, self._ahead
+        run = self._ahead.popleft()
+        goes = self._goes(run)
+        end = looked_at(goes, count)
+        if end < len(run):
+            self._ahead.appendleft(run[end:])
+            run, goes = run[:end], goes[:end]
+        stays = run[~goes]
+        if len(stays):
+            self._visited[stays] = False
+            self._behind.append(stays)
+        return run[goes]
 
     def _goes(self, run: IntArray) -> NDArray[np.bool_]:
         """A mask of the free blocks without a hit."""

@@ -152,13 +152,26 @@ class BlockPool:
                 ids = self._checked(ids, count)
         except Exception as error:
             raise self._order_failed(error) from error
+        self._lose_keys(ids)
+        return ids
+
+    def _lose_keys(self, ids: IntArray) -> None:
+        """``ids`` have left the order of reuse, and their keys are evicted."""
         if self._observers.of_evicted:
             lost = ids[self.keys.number_of[ids] > 0]
             groups = self.group_of[lost]
             for observer in self._observers.of_evicted:
                 observer.evicted(lost, groups)
         self.keys.drop(ids, for_reuse=True)
-        return ids
+
+    def _leave_order(self, ids: IntArray) -> None:
+        """Remove ``ids`` from the order of reuse, which has them."""
+        releases = self.release_of[ids]
+        self.release_of[ids] = 0
+        try:
+            self._order.remove(ids, releases)
+        except Exception as error:
+            raise self._order_failed(error) from error
 
     def _checked(self, found: Sequence[int] | IntArray, count: int) -> IntArray:
         """``found``, the ``count`` blocks that a plug-in's order gave, as block ids."""
@@ -215,13 +228,8 @@ class BlockPool:
             )
         if count:
             free = freed[:count]
-            releases = self.release_of[free]
-            self.release_of[free] = 0
             self.num_free -= count
-            try:
-                self._order.remove(free, releases)
-            except Exception as error:
-                raise self._order_failed(error) from error
+            self._leave_order(free)
             for observer in self._observers.of_held:
                 observer.held(free)
 
@@ -280,17 +288,11 @@ class BlockPool:
     def discard(self, ids: IntArray) -> None:
         """Drop the keys of ``ids``, which nothing will hit any more. Those that are free are reused next."""
         free = ids[self.release_of[ids] > 0]
-        releases = self.release_of[free]
         self.keys.drop(ids)
-        if not len(free):
-            return
-        self.release_of[free] = 0
-        self._stack[self._stacked : self._stacked + len(free)] = free
-        self._stacked += len(free)
-        try:
-            self._order.remove(free, releases)
-        except Exception as error:
-            raise self._order_failed(error) from error
+        if len(free):
+            self._stack[self._stacked : self._stacked + len(free)] = free
+            self._stacked += len(free)
+            self._leave_order(free)
 
     def reset(self) -> bool:
         """Drop every key if no block is held; otherwise do nothing and return False."""

@@ -188,11 +188,7 @@ class SmallPagePool(BlockPool):
         except Exception as error:
             raise self._order_failed(error) from error
         self.release_of[cached] = 0
-        if self._observers.of_evicted:
-            lost = cached[self.keys.number_of[cached] > 0]
-            for observer in self._observers.of_evicted:
-                observer.evicted(lost, self.group_of[lost])
-        self.keys.drop(cached, for_reuse=True)
+        self._lose_keys(cached)
         del self.pages.whole[page]
         self.num_whole -= 1
         self._add_unused(page, len(cached))

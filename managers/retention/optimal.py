@@ -34,7 +34,13 @@ class Optimal(Retention):
 
     def stops(self, request: RetainedRequest, block: int) -> Sequence[int]:
         boundaries = (request.num_prompt_tokens - 1) // block
-        return [place * block for place in placement(tuple(spread(self.parts, boundaries)), self.states)]
+        return [place * block for place in _places(self.parts, boundaries, self.states)]
+
+
+@lru_cache(maxsize=1024)
+def _places(parts: tuple[float, ...], boundaries: int, states: int) -> tuple[int, ...]:
+    """`placement` on a prompt with this many block boundaries; every step of the prompt asks for it."""
+    return placement(spread(parts, boundaries), states)
 
 
 def spread(parts: Sequence[float], count: int) -> list[float]:
@@ -51,8 +57,7 @@ def _mass(parts: Sequence[float], edge: float) -> float:
     return (sum(parts[:whole]) + rest) / sum(parts)
 
 
-@lru_cache(maxsize=1024)
-def placement(weights: tuple[float, ...], states: int) -> tuple[int, ...]:
+def placement(weights: Sequence[float], states: int) -> tuple[int, ...]:
     """The ``states`` boundaries, ascending, that save the most.
 
     A prompt that parts after boundary ``d`` and before the next resumes at the last chosen boundary up to ``d``.

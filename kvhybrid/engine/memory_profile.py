@@ -10,6 +10,7 @@ import torch
 from kvhybrid.engine.engine import Engine
 from kvhybrid.models.base import HybridModel
 from kvhybrid.planning import PlanningError, plan_cache
+from kvhybrid.planning.gpu import left_for_cache
 
 MOST_BLOCKS = 1 << 30
 """A pool that every request fits in."""
@@ -93,14 +94,16 @@ class MemoryProfile:
                 f"pool.utilization={utilization} asks for {wanted:,} bytes of the device's {self.total:,}, and "
                 f"{self.free:,} are free; lower it, or end other processes there"
             )
-        left = wanted - self.outside - self.weights - self.activations - reserve
-        if left <= 0:
-            raise PlanningError(
-                f"no memory is left for the cache: {self.total:,} bytes × {utilization} − outside of torch "
-                f"{self.outside:,} − weights {self.weights:,} − activations {self.activations:,} − reserve "
-                f"{reserve:,} = {left:,}; raise pool.utilization or lower scheduler.max_batched_tokens"
-            )
-        return left
+        taken = {
+            "outside of torch": self.outside,
+            "weights": self.weights,
+            "activations": self.activations,
+            "reserve": reserve,
+        }
+        try:
+            return left_for_cache(self.total, utilization, taken)
+        except PlanningError as error:
+            raise PlanningError(f"{error}; raise pool.utilization or lower scheduler.max_batched_tokens") from None
 
 
 def profile_memory(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kvhybrid.errors import nearest
 from kvhybrid.planning.error import PlanningError
 
@@ -36,10 +38,18 @@ def gpu_bytes(name: str) -> int:
 def cache_bytes(gpu: str, *, utilization: float, weights: int, reserve: int) -> int:
     """Bytes for the cache: total × utilization − weights − reserve. Raises `PlanningError` if nothing is left."""
     total = gpu_bytes(gpu)
-    left = int(total * utilization) - weights - reserve
-    if left <= 0:
+    try:
+        return left_for_cache(total, utilization, {"weights": weights, "reserve": reserve})
+    except PlanningError as error:
         raise PlanningError(
-            f"gpu={gpu}: no memory is left for the cache: {total:,} bytes × {utilization} − weights {weights:,} − "
-            f"reserve {reserve:,} = {left:,}; raise tp, or give weights=BYTES for compressed weights"
-        )
+            f"gpu={gpu}: {error}; raise tp, or give weights=BYTES for compressed weights"
+        ) from None
+
+
+def left_for_cache(total: int, utilization: float, taken: Mapping[str, int]) -> int:
+    """Bytes of ``total × utilization`` without ``taken``, by name. Raises `PlanningError` if nothing is left."""
+    left = int(total * utilization) - sum(taken.values())
+    if left <= 0:
+        parts = "".join(f" − {name} {size:,}" for name, size in taken.items())
+        raise PlanningError(f"no memory is left for the cache: {total:,} bytes × {utilization}{parts} = {left:,}")
     return left

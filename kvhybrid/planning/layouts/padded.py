@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from kvhybrid.cache.config import KVCacheGroup
 from kvhybrid.planning.error import PlanningError
 from kvhybrid.planning.grouping import group_layers
 from kvhybrid.planning.layouts.base import Arrangement, Division, LayerPlace, MemoryLayout
@@ -46,6 +47,6 @@ class PaddedLayout(MemoryLayout):
         return (1 + num_requests * sum(blocks)) * arrangement.block_bytes[0]
 
 
-def _longest(groups: Sequence[object]) -> tuple[str, ...]:
-    layers: tuple[str, ...] = max((group.layers for group in groups), key=len)  # type: ignore[attr-defined]
-    return layers
+def _longest(groups: Sequence[KVCacheGroup]) -> tuple[str, ...]:
+    """The layers of the longest group."""
+    return max((group.layers for group in groups), key=len)
